@@ -56,6 +56,14 @@ fn every_mode_learns_on_two_nodes() {
         ("ssp", "consistency = { ssp = 2 }"),
         ("async", "consistency = \"async\"\ncompression = \"int8\""),
         ("local", "consistency = { local = 4, momentum = 0.5 }"),
+        (
+            "quorum",
+            "consistency = { local = 4, momentum = 0.5, quorum = 1, grace = \"50 ms\" }\ncompression = \"int4\"",
+        ),
+        (
+            "streaming",
+            "consistency = { local = 4, momentum = 0.5, fragments = 2, delay = 1 }",
+        ),
     ] {
         let file = job(
             &cluster,

@@ -60,6 +60,16 @@ impl ArenaLayout {
         block_bytes: u64,
         factored: &[u32],
     ) -> Result<Self, LayoutError> {
+        Self::with_cuts(tensors, block_bytes, factored, &[])
+    }
+
+    /// Lays tensors out as `with_factored` does. A block begins at each tensor of `cuts`.
+    pub fn with_cuts(
+        tensors: &[TensorSpec],
+        block_bytes: u64,
+        factored: &[u32],
+        cuts: &[u32],
+    ) -> Result<Self, LayoutError> {
         if let Some(wrong) = factored
             .iter()
             .find(|tensor| !can_be_factored(tensors.get(**tensor as usize)))
@@ -87,6 +97,9 @@ impl ArenaLayout {
                 return Err(LayoutError::Blocks { block_bytes });
             }
             places.push(start..end);
+            if cuts.contains(&(index as u32)) {
+                edges.cut(block_len, start);
+            }
             if factored.contains(&(index as u32)) {
                 edges.cut(block_len, start);
                 blocks.insert(edges.blocks(), [tensor.shape[0], tensor.shape[1]]);
@@ -316,6 +329,18 @@ mod tests {
             ArenaLayout::with_factored(&specs, 256, &[2]).unwrap_err(),
             LayoutError::Factored(2)
         );
+    }
+
+    #[test]
+    fn no_block_has_tensors_of_both_sides_of_a_cut() {
+        let specs = specs(&[100, 0, 5, 60, 3]);
+        let layout = ArenaLayout::with_cuts(&specs, 256, &[], &[0, 2, 4]).unwrap();
+        for (before, behind) in [(0, 2), (0, 4), (3, 4)] {
+            let last = layout.blocks_of(before).end;
+            assert!(last <= layout.blocks_of(behind).start);
+        }
+        assert_eq!(layout.blocks_of(2).start, layout.blocks_of(3).start);
+        assert!((0..layout.blocks()).all(|block| !layout.block(block).is_empty()));
     }
 
     #[test]

@@ -175,6 +175,12 @@ impl Group {
             GroupInput::Finished { worker } => self.finished(worker),
             GroupInput::Left { worker, life } => self.left(worker, life),
             GroupInput::Push { worker, tensors } => self.push(worker, &tensors),
+            GroupInput::Samples { worker, samples } => self.weigh(worker, samples),
+            GroupInput::GraceOver {
+                epoch,
+                fragment,
+                number,
+            } => self.grace_over(epoch, fragment, number),
             GroupInput::Clock { worker, samples } => self.clock(worker, samples),
             GroupInput::Norm { worker, norm2 } => self.normed(worker, norm2),
             GroupInput::Pull {
@@ -288,6 +294,7 @@ impl Group {
                 applied,
             } => self.came(from, block, version, applied),
             ViewMessage::Push(part) => self.pushed(from, part),
+            ViewMessage::Merge { fragment, of } => self.merge_next(fragment, &of),
             ViewMessage::Replicate { block, update } => self.replicated(from, block, update),
             ViewMessage::Kept { block, version } => self.kept(from, block, version),
             ViewMessage::Arrived { block, version } => {
@@ -303,8 +310,16 @@ impl Group {
             ViewMessage::Pull(part) => self.asked(from, part),
             ViewMessage::Values(part) => self.values(part),
             // Of a worker that counts on another node, or not any more.
-            ViewMessage::Ended { worker, .. } | ViewMessage::Barrier { worker, .. }
+            ViewMessage::Ended { worker, .. }
+            | ViewMessage::Offered { worker, .. }
+            | ViewMessage::Barrier { worker, .. }
                 if !self.installed.has_worker(worker, from) => {}
+            ViewMessage::Offered {
+                worker,
+                clock,
+                fragment,
+                samples,
+            } => self.offered(worker, clock, fragment, samples),
             ViewMessage::Ended {
                 worker,
                 clock,

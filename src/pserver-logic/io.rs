@@ -38,6 +38,14 @@ pub enum GroupInput {
     Left { worker: Worker, life: u64 },
     /// A worker has written gradients of these tensors.
     Push { worker: Worker, tensors: Vec<u32> },
+    /// What a worker pushes from now on in its clock is of so many samples.
+    Samples { worker: Worker, samples: u32 },
+    /// The time that `Effect::Grace` asked for has passed.
+    GraceOver {
+        epoch: Epoch,
+        fragment: u32,
+        number: u64,
+    },
     /// A worker ends a clock, over so many samples.
     Clock { worker: Worker, samples: u32 },
     /// The result of `Effect::Norm`.
@@ -116,6 +124,19 @@ pub enum Effect {
         clock: Clock,
         weights: Vec<(Worker, f32)>,
     },
+    /// The weighted mean of contributions is the update of this version. They are not needed any
+    /// more then.
+    Merge {
+        block: Block,
+        version: u64,
+        weights: Vec<(Worker, Clock, f32)>,
+    },
+    /// `GraceOver` is wanted when the grace of an outer step has passed.
+    Grace {
+        epoch: Epoch,
+        fragment: u32,
+        number: u64,
+    },
     /// One step of the optimizer, the `step`th from 1, with the gradient times `scale`. It is not
     /// needed any more then.
     Apply {
@@ -171,6 +192,8 @@ pub enum Gradient {
     Sum,
     /// One worker's gradient, where updates count one by one.
     Of { worker: Worker, clock: Clock },
+    /// The mean of several workers' updates, by the version that it follows.
+    Merged { version: u64 },
 }
 
 /// Bytes that go with a message.
@@ -186,6 +209,8 @@ pub enum Payload {
     },
     /// The sum of a clock's gradients.
     Sum { block: Block },
+    /// The mean of several workers' updates.
+    Merged { block: Block, version: u64 },
     /// Values alone.
     Values { block: Block },
     /// Values and the optimizer's state.
@@ -204,6 +229,10 @@ pub enum ByteTarget {
     },
     Sum {
         block: Block,
+    },
+    Merged {
+        block: Block,
+        version: u64,
     },
     State {
         block: Block,

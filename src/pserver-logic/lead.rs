@@ -2,6 +2,7 @@
 //! members, so that another can take its place at any time.
 
 mod clocks;
+mod merging;
 mod sides;
 
 use super::{
@@ -10,6 +11,7 @@ use super::{
     group::{ALONE, Group},
     moving::MoveProgress,
 };
+use merging::Offers;
 use nodectl_types::{
     NodeId,
     servers::{
@@ -43,6 +45,8 @@ pub(super) struct Leading {
     clocks: BTreeMap<Worker, Clock>,
     /// A worker waits for the last checkpoint: all have come to the last clock.
     pub is_last_awaited: bool,
+    /// Where updates are merged: those that no outer step has taken.
+    offers: Offers,
     /// Once it goes on: blocks that move, and how it ends.
     pub progress: MoveProgress,
 }
@@ -161,6 +165,7 @@ impl Group {
             barriers: BTreeMap::new(),
             clocks: BTreeMap::new(),
             is_last_awaited: false,
+            offers: Offers::default(),
             progress: MoveProgress::default(),
         });
     }

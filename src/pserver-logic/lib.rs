@@ -14,6 +14,7 @@
 //! | `view` | a member's side of a change of the view |
 //! | `moving` | blocks on their way to a new home while training goes on |
 //! | `server` | blocks that this node keeps: contributions, replication, what readers get |
+//! | `updates` | where updates count one by one or are merged: their order, when they count |
 //! | `valid` | whether what another node says can be |
 //! | `search` | which members take part: who is called, lost, gone; whether workers are still to come |
 //! | `pace` | from when on a worker is late |
@@ -103,6 +104,7 @@ pub mod search;
 mod server;
 #[cfg(test)]
 mod tests;
+mod updates;
 mod valid;
 mod view;
 

@@ -7,6 +7,8 @@ use nodectl_types::servers::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+mod barriers;
+
 /// A worker on this node.
 #[derive(Debug, Default)]
 pub(super) struct LocalWorker {
@@ -19,6 +21,9 @@ pub(super) struct LocalWorker {
     clock: Clock,
     /// The worker has ended that clock, over so many samples, and waits for its gradients to count.
     ended: Option<u32>,
+    /// Where updates are merged: of how many samples is what it pushes. Until that is known nothing
+    /// goes out.
+    samples: Option<u32>,
     /// The squared norm of its gradients, once it is known or if it does not matter.
     norm2: Option<f64>,
     pushed: BTreeSet<u32>,
@@ -64,6 +69,12 @@ impl LocalWorker {
     /// What it reads must have this clock.
     fn reading_clock(&self) -> Clock {
         self.clock + u64::from(self.ended.is_some())
+    }
+
+    /// As `reading_clock`: of a block whose update is on its way, that must be in it.
+    fn reading_clock_of(&self, block: Block) -> Clock {
+        let is_pushed = self.samples.is_some() && self.contributed.contains(&block);
+        self.clock + u64::from(self.ended.is_some() || is_pushed)
     }
 }
 
@@ -166,6 +177,9 @@ impl Group {
             if local.left[block as usize] == 0 {
                 local.contributed.insert(block);
                 self.contribute(worker, block);
+                if self.merge().is_some() {
+                    self.offer(worker, self.fragment(block));
+                }
             }
         }
     }
@@ -230,9 +244,12 @@ impl Group {
     }
 
     fn contribute(&mut self, worker: Worker, block: Block) {
-        if !self.installed.going || !self.counts(worker) {
+        let is_merged = self.merge().is_some();
+        let local = &self.locals[&worker];
+        if !self.installed.going || !self.counts(worker) || (is_merged && local.samples.is_none()) {
             return;
         }
+        let is_wanted = is_merged && local.wanted.contains(&block);
         let part = WorkerBlock {
             worker,
             clock: self.locals[&worker].clock,
@@ -241,6 +258,70 @@ impl Group {
         for node in self.primaries(block) {
             let payload = Payload::Gradient { worker, block };
             self.send_in_view(node, ViewMessage::Push(part), Some(payload));
+        }
+        if is_wanted {
+            self.ask(worker, block);
+        }
+    }
+
+    /// Tells the leader of all fragments that a worker has pushed in this clock.
+    fn offer_all(&mut self, worker: Worker) {
+        let layout = &self.config.layout;
+        let mut fragments: Vec<u32> = (0..layout.blocks()).map(|b| self.fragment(b)).collect();
+        fragments.dedup();
+        for fragment in fragments {
+            self.offer(worker, fragment);
+        }
+    }
+
+    /// Tells the leader of a worker's update once it has pushed all of a fragment.
+    fn offer(&mut self, worker: Worker, fragment: u32) {
+        let local = &self.locals[&worker];
+        let Some(samples) = local
+            .samples
+            .filter(|_| self.installed.going && self.counts(worker))
+        else {
+            return;
+        };
+        let mut blocks = (0..self.config.layout.blocks()).filter(|b| self.fragment(*b) == fragment);
+        if blocks.all(|block| local.contributed.contains(&block)) {
+            let (leader, clock) = (self.installed.view.epoch.by, local.clock);
+            let offered = ViewMessage::Offered {
+                worker,
+                clock,
+                fragment,
+                samples,
+            };
+            self.send_in_view(leader, offered, None);
+        }
+    }
+
+    /// What a worker pushes from now on in its clock is of so many samples, and counts before the
+    /// clock ends.
+    pub(super) fn weigh(&mut self, worker: Worker, samples: u32) {
+        let is_merged = self.merge().is_some();
+        let Some(local) = self.locals.get_mut(&worker) else {
+            return;
+        };
+        if !is_merged || !local.started || local.ended.is_some() {
+            let why =
+                "it told samples where updates are not merged, or before its last clock counted";
+            return self.tell(worker, Notice::Misused(why.into()));
+        }
+        self.set_samples(worker, samples);
+    }
+
+    /// What waited for it goes out.
+    fn set_samples(&mut self, worker: Worker, samples: u32) {
+        let Some(local) = self.locals.get_mut(&worker) else {
+            return;
+        };
+        if local.samples.replace(samples).is_none() {
+            let waiting: Vec<Block> = local.contributed.iter().copied().collect();
+            for block in waiting {
+                self.contribute(worker, block);
+            }
+            self.offer_all(worker);
         }
     }
 
@@ -267,6 +348,9 @@ impl Group {
         let silent: Vec<u32> = (0..self.config.layout.tensors() as u32)
             .filter(|tensor| !local.pushed.contains(tensor))
             .collect();
+        if self.merge().is_some() {
+            self.set_samples(worker, samples);
+        }
         for tensor in silent {
             self.effect(Effect::Zero { worker, tensor });
             self.tensor_pushed(worker, tensor);
@@ -376,7 +460,7 @@ impl Group {
             .expect("the worker is one of this node's");
         local.clock = clock;
         local.left = left;
-        (local.ended, local.norm2) = (None, None);
+        (local.ended, local.norm2, local.samples) = (None, None, None);
         local.pushed.clear();
         local.contributed.clear();
         local.acknowledged.clear();
@@ -428,7 +512,7 @@ impl Group {
 
     fn ask(&mut self, worker: Worker, block: Block) {
         if self.installed.going && self.counts(worker) {
-            let clock = self.locals[&worker].reading_clock();
+            let clock = self.locals[&worker].reading_clock_of(block);
             let part = WorkerBlock {
                 worker,
                 clock,
@@ -450,7 +534,7 @@ impl Group {
         let Some(local) = self.locals.get_mut(&worker) else {
             return;
         };
-        if local.reading_clock() != clock || !local.wanted.remove(&block) {
+        if local.reading_clock_of(block) != clock || !local.wanted.remove(&block) {
             return;
         }
         local.fresh.insert(block);
@@ -476,74 +560,6 @@ impl Group {
         });
         for tensor in there {
             self.tell(worker, Notice::Pulled { number, tensor });
-        }
-    }
-
-    pub(super) fn barrier(&mut self, worker: Worker) {
-        let number = self.clocks.barriers + 1;
-        let Some(local) = self.locals.get_mut(&worker) else {
-            return;
-        };
-        local.barrier = Some(number);
-        self.tell_barrier(worker);
-    }
-
-    fn tell_barrier(&mut self, worker: Worker) {
-        if self.installed.going
-            && self.counts(worker)
-            && let Some(number) = self.locals[&worker].barrier
-        {
-            let (epoch, clock) = (
-                self.installed.view.epoch,
-                self.locals[&worker].reading_clock(),
-            );
-            self.send_in_view(
-                epoch.by,
-                ViewMessage::Barrier {
-                    worker,
-                    number,
-                    clock,
-                },
-                None,
-            );
-        }
-    }
-
-    pub(super) fn keep(&mut self, worker: Worker) {
-        if let Some(local) = self.locals.get_mut(&worker) {
-            local.keeps = true;
-            self.tell_keep(worker);
-        }
-    }
-
-    fn tell_keep(&mut self, worker: Worker) {
-        if self.installed.going && self.counts(worker) && self.locals[&worker].keeps {
-            let epoch = self.installed.view.epoch;
-            self.send_in_view(epoch.by, ViewMessage::Keep, None);
-        }
-    }
-
-    pub(super) fn passed(&mut self, number: u64) {
-        self.clocks.barriers = self.clocks.barriers.max(number);
-        for worker in self.locals.keys().copied().collect::<Vec<_>>() {
-            let local = self.locals.get_mut(&worker).expect("just listed");
-            if local
-                .barrier
-                .take_if(|waiting| *waiting <= number)
-                .is_some()
-            {
-                self.tell(worker, Notice::PassedBarrier);
-            }
-        }
-    }
-
-    pub(super) fn passed_alone(&mut self, worker: Worker) {
-        if self
-            .locals
-            .get_mut(&worker)
-            .is_some_and(|local| local.barrier.take().is_some())
-        {
-            self.tell(worker, Notice::PassedBarrier);
         }
     }
 
@@ -590,6 +606,9 @@ impl Group {
             contributed
                 .into_iter()
                 .for_each(|block| self.contribute(worker, block));
+            if self.merge().is_some() {
+                self.offer_all(worker);
+            }
             self.tell_ended(worker);
             wanted.into_iter().for_each(|block| self.ask(worker, block));
             self.tell_barrier(worker);

@@ -141,7 +141,7 @@ impl Group {
                 Some(Payload::State { block }),
             );
             for update in under_way {
-                let (message, payload) = replication(update, block);
+                let (message, payload) = replication(update, block, self.merge().is_some());
                 self.send_in_view(node, message, Some(payload));
             }
             let newcomer = Newcomer {
@@ -321,13 +321,19 @@ impl Group {
     }
 }
 
-/// What replicas and newcomers are sent of an update.
-pub(super) fn replication(update: BlockUpdate, block: Block) -> (ViewMessage, Payload) {
-    let payload = match update.of {
+/// What replicas and newcomers are sent of an update, which is a mean where updates are merged.
+pub(super) fn replication(
+    update: BlockUpdate,
+    block: Block,
+    is_merged: bool,
+) -> (ViewMessage, Payload) {
+    let version = update.version;
+    let payload = match update.of.first() {
         None => Payload::Sum { block },
+        Some(_) if is_merged => Payload::Merged { block, version },
         Some((worker, clock)) => Payload::Contribution {
-            worker,
-            clock,
+            worker: *worker,
+            clock: *clock,
             block,
         },
     };

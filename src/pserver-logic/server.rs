@@ -1,12 +1,15 @@
 //! Blocks that this node keeps: contributions, replication, what readers get.
 
 use super::{
-    ByteTarget, Effect, Gradient, Payload, group::Group, lead::clip_scale, moving::replication,
+    ByteTarget, Effect, Payload,
+    group::Group,
+    moving::replication,
+    updates::{Flight, Samples},
 };
 use nodectl_types::{
     NodeId,
     servers::{
-        Consistency,
+        Consistency, Merge,
         message::{Block, BlockUpdate, Clock, Epoch, View, ViewMessage, Worker, WorkerBlock},
     },
 };
@@ -22,11 +25,13 @@ pub(super) struct Shard {
     /// The sum of all workers' gradients of clock `version`.
     pub sum: Option<BlockSum>,
     /// At the primary: whose gradients are here.
-    contributions: BTreeMap<Clock, BTreeSet<Worker>>,
+    pub contributions: BTreeMap<Clock, BTreeSet<Worker>>,
     /// Being summed.
     summing: bool,
     /// At an asynchronous primary: updates on their way to the replicas, in order.
-    flight: VecDeque<Flight>,
+    pub flight: VecDeque<Flight>,
+    /// Where updates are merged: of whose the next outer steps are.
+    pub merges: VecDeque<Vec<Samples>>,
     /// Who waits for the values, and the clock that they must have.
     readers: Vec<(NodeId, Worker, Clock)>,
     /// The block has come while training goes on, and may lack updates that count.
@@ -39,15 +44,6 @@ pub(super) struct Shard {
 pub(super) struct BlockSum {
     pub norm2: f64,
     /// Replicas that have it.
-    kept: BTreeSet<NodeId>,
-}
-
-#[derive(Clone, Debug)]
-struct Flight {
-    version: u64,
-    worker: Worker,
-    clock: Clock,
-    scale: f32,
     kept: BTreeSet<NodeId>,
 }
 
@@ -71,18 +67,15 @@ impl Shard {
     /// At a primary: updates that do not count yet, in order. `before` is the factor of the clock
     /// before.
     pub fn under_way(&self, before: f32) -> Vec<BlockUpdate> {
-        let flight = |flight: &Flight| {
-            let of = Some((flight.worker, flight.clock));
-            BlockUpdate {
-                version: flight.version,
-                of,
-                scale: flight.scale,
-                norm2: 0.0,
-            }
+        let flight = |flight: &Flight| BlockUpdate {
+            version: flight.version,
+            of: flight.of.clone(),
+            scale: flight.scale,
+            norm2: 0.0,
         };
         let of_sum = |sum: &BlockSum| BlockUpdate {
             version: self.version,
-            of: None,
+            of: Vec::new(),
             scale: before,
             norm2: sum.norm2,
         };
@@ -169,6 +162,11 @@ impl Group {
         self.config.settings.consistency.is_synchronous()
     }
 
+    /// When an outer step is taken, where updates are merged.
+    pub(super) fn merge(&self) -> Option<Merge> {
+        self.config.settings.consistency.merge()
+    }
+
     /// Who hands a block out to this node's workers.
     pub(super) fn primary(&self, block: Block) -> NodeId {
         if self.is_primary(block) {
@@ -206,7 +204,7 @@ impl Group {
     }
 
     /// The nodes that keep a block beside those who add it up.
-    fn replicas(&self, block: Block) -> Vec<NodeId> {
+    pub(super) fn replicas(&self, block: Block) -> Vec<NodeId> {
         let homes = self.installed.placement.homes(block);
         let first = if self.is_factored(block) {
             homes.len()
@@ -259,6 +257,8 @@ impl Group {
         });
         if self.is_synchronous() {
             self.try_sum(block)
+        } else if self.merge().is_some() {
+            self.try_merges(block)
         } else {
             self.try_order(worker, clock, block)
         }
@@ -271,19 +271,22 @@ impl Group {
         let oldest = clock.saturating_sub(u64::from(self.is_synchronous()));
         self.clocks.end(worker, clock, oldest, (samples, norm2));
         self.consider_barriers();
-        let blocks: Vec<Block> = self
-            .shards
-            .keys()
-            .copied()
-            .filter(|block| self.is_primary(*block))
-            .collect();
-        if !self.is_synchronous() {
+        let blocks = self.primary_blocks();
+        if self.merge().is_some() {
+            // The leader says when they are.
+            self.consider_merges();
+        } else if !self.is_synchronous() {
             blocks
                 .into_iter()
                 .for_each(|block| self.try_order(worker, clock, block));
         } else if self.clocks.ended[&clock].len() == self.installed.view.workers.len() {
             blocks.into_iter().for_each(|block| self.try_sum(block));
         }
+    }
+
+    pub(super) fn primary_blocks(&self) -> Vec<Block> {
+        let kept = self.shards.keys().copied();
+        kept.filter(|block| self.is_primary(*block)).collect()
     }
 
     /// Clocks of which this node remembers gradients that have come, or that somebody has ended.
@@ -352,9 +355,9 @@ impl Group {
         let version = shard.version;
         self.replicate(
             block,
-            &BlockUpdate {
+            BlockUpdate {
                 version,
-                of: None,
+                of: Vec::new(),
                 scale: self.clocks.scale_before(version),
                 norm2,
             },
@@ -363,7 +366,7 @@ impl Group {
     }
 
     /// Sends an update to all who keep the block, or shall.
-    fn replicate(&mut self, block: Block, update: &BlockUpdate) {
+    pub(super) fn replicate(&mut self, block: Block, update: BlockUpdate) {
         // A factored block's primaries come to the same by themselves, and one of them is enough
         // for newcomers.
         let others = self
@@ -371,7 +374,7 @@ impl Group {
             .into_iter()
             .chain(self.newcomers(block));
         for node in others.collect::<Vec<_>>() {
-            let (message, payload) = replication(*update, block);
+            let (message, payload) = replication(update.clone(), block, self.merge().is_some());
             self.send_in_view(node, message, Some(payload));
         }
     }
@@ -426,7 +429,7 @@ impl Group {
             scale,
             norm2,
         } = update;
-        if of.is_none() && version > 0 {
+        if of.is_empty() && version > 0 {
             // The primary has committed the clock before; word of that may still be on its way
             // here.
             self.apply_sum(block, version - 1, scale);
@@ -438,36 +441,18 @@ impl Group {
         else {
             return;
         };
-        match of {
-            None => {
-                shard.sum = Some(BlockSum {
-                    norm2,
-                    kept: BTreeSet::new(),
-                });
-                self.effect(Effect::Take(ByteTarget::Sum { block }));
-                if let Some((_, scale)) =
-                    self.clocks.committed.filter(|(clock, _)| *clock == version)
-                {
-                    // To a newcomer it comes late.
-                    self.apply_sum(block, version, scale);
-                }
+        if of.is_empty() {
+            shard.sum = Some(BlockSum {
+                norm2,
+                kept: BTreeSet::new(),
+            });
+            self.effect(Effect::Take(ByteTarget::Sum { block }));
+            if let Some((_, scale)) = self.clocks.committed.filter(|(clock, _)| *clock == version) {
+                // To a newcomer it comes late.
+                self.apply_sum(block, version, scale);
             }
-            Some((worker, clock)) => {
-                shard.version += 1;
-                shard.applied.insert(worker, clock + 1);
-                let step = shard.version;
-                self.effect(Effect::Take(ByteTarget::Contribution {
-                    worker,
-                    clock,
-                    block,
-                }));
-                self.effect(Effect::Apply {
-                    block,
-                    gradient: Gradient::Of { worker, clock },
-                    step,
-                    scale,
-                });
-            }
+        } else {
+            self.take_update(block, version, &of, scale);
         }
         self.send_in_view(from, ViewMessage::Kept { block, version }, None);
     }
@@ -508,133 +493,6 @@ impl Group {
         self.consider_checkpoint();
     }
 
-    /// An asynchronous primary puts a gradient in its place, when it knows how much of it counts.
-    fn try_order(&mut self, worker: Worker, clock: Clock, block: Block) {
-        if self.moves.draining {
-            return;
-        }
-        let settings = &self.config.settings;
-        let ended = self
-            .clocks
-            .ended
-            .get(&clock)
-            .and_then(|ended| ended.get(&worker));
-        let clip = match (settings.training.clip_norm, ended) {
-            (None, _) => 1.0,
-            (Some(limit), Some((_, norm2))) => clip_scale(f64::from(limit), *norm2),
-            (Some(_), None) => return,
-        };
-        // All workers together move parameters as far in a clock as one would.
-        let scale = clip / self.installed.view.workers.len().max(1) as f32;
-        let shard = self.shards.get_mut(&block).expect("a block kept here");
-        let Some(workers) = shard
-            .contributions
-            .get_mut(&clock)
-            .filter(|workers| workers.contains(&worker))
-        else {
-            return;
-        };
-        workers.remove(&worker);
-        if workers.is_empty() {
-            shard.contributions.remove(&clock);
-        }
-        let version = shard.version + shard.flight.len() as u64;
-        shard.flight.push_back(Flight {
-            version,
-            worker,
-            clock,
-            scale,
-            kept: BTreeSet::new(),
-        });
-        self.replicate(
-            block,
-            &BlockUpdate {
-                version,
-                of: Some((worker, clock)),
-                scale,
-                norm2: 0.0,
-            },
-        );
-        self.land(block);
-    }
-
-    /// Applies the updates that all replicas have.
-    fn land(&mut self, block: Block) {
-        let replicas = self.replicas(block).len();
-        loop {
-            let first = self.shards[&block]
-                .flight
-                .front()
-                .filter(|flight| flight.kept.len() == replicas);
-            let version = first.map(|flight| flight.version);
-            if version.is_none_or(|version| !self.newcomers_allow(block, version)) {
-                break;
-            }
-            let shard = self.shards.get_mut(&block).expect("a block kept here");
-            let Some(flight) = shard.flight.front() else {
-                break;
-            };
-            let (worker, clock, scale) = (flight.worker, flight.clock, flight.scale);
-            shard.flight.pop_front();
-            shard.version += 1;
-            shard.applied.insert(worker, clock + 1);
-            let step = shard.version;
-            self.effect(Effect::Apply {
-                block,
-                gradient: Gradient::Of { worker, clock },
-                step,
-                scale,
-            });
-            let home = self
-                .installed
-                .view
-                .workers
-                .iter()
-                .find(|(life, _)| life.worker == worker)
-                .map(|(_, node)| *node);
-            if let Some(home) = home {
-                let part = WorkerBlock {
-                    worker,
-                    clock,
-                    block,
-                };
-                self.send_in_view(home, ViewMessage::Acknowledged(part), None);
-            }
-            self.try_snapshot(block);
-        }
-        self.serve_readers(block);
-    }
-
-    /// Another view goes on from a version of which some replica has the updates, and this primary
-    /// too: those under way.
-    pub(super) fn catch_up(&mut self, block: Block, version: u64) {
-        let Some(shard) = self
-            .shards
-            .get_mut(&block)
-            .filter(|shard| shard.reach() >= version)
-        else {
-            return;
-        };
-        while shard.version < version
-            && let Some(Flight {
-                worker,
-                clock,
-                scale,
-                ..
-            }) = shard.flight.pop_front()
-        {
-            shard.version += 1;
-            shard.applied.insert(worker, clock + 1);
-            let step = shard.version;
-            self.out.effects.push(Effect::Apply {
-                block,
-                gradient: Gradient::Of { worker, clock },
-                step,
-                scale,
-            });
-        }
-    }
-
     /// A worker wants to read a block at a clock.
     pub(super) fn asked(&mut self, from: NodeId, part: WorkerBlock) {
         let WorkerBlock {
@@ -651,7 +509,7 @@ impl Group {
         }
     }
 
-    fn serve_readers(&mut self, block: Block) {
+    pub(super) fn serve_readers(&mut self, block: Block) {
         let shard = self.shards.get_mut(&block).expect("a block kept here");
         if shard.readers.is_empty() {
             return;
@@ -672,11 +530,13 @@ impl Group {
                 .partition(|(_, worker, clock)| {
                     let own = || shard.applied.get(worker).copied().unwrap_or(0) >= *clock;
                     match consistency {
-                        Consistency::Bsp | Consistency::Local { .. } => shard.version >= *clock,
+                        Consistency::Bsp | Consistency::Local { merge: None, .. } => {
+                            shard.version >= *clock
+                        }
                         Consistency::Ssp { staleness } => {
                             own() && slowest.saturating_add(staleness) >= *clock
                         }
-                        Consistency::Async => own(),
+                        Consistency::Async | Consistency::Local { merge: Some(_), .. } => own(),
                     }
                 });
         shard.readers = waiting;

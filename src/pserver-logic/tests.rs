@@ -8,7 +8,7 @@ mod voided;
 
 use nodectl_types::{NodeId, params::Every, servers::Consistency};
 use simulation::{
-    Simulation, pick,
+    Simulation, merging, pick,
     storm::{self, Storm},
 };
 use std::{
@@ -31,27 +31,53 @@ fn seeds(count: u64, run: impl Fn(u64)) {
     }
 }
 
-const MODES: [Consistency; 4] = [
+const MODES: [Consistency; 7] = [
     Consistency::Bsp,
     Consistency::Ssp { staleness: 0 },
     Consistency::Ssp { staleness: 2 },
     Consistency::Async,
+    merging(1, 0),
+    merging(2, 1),
+    merging(3, 0),
 ];
+
+fn mode(seed: u64) -> Consistency {
+    MODES[seed as usize % MODES.len()]
+}
 
 #[test]
 fn every_mode_keeps_its_promise_on_a_slow_network() {
     seeds(12, |seed| {
         for nodes in [1, 2, 3] {
-            let simulation = Simulation::new(seed, MODES[seed as usize % 4], nodes, 6).run(false);
+            let simulation = Simulation::new(seed, mode(seed), nodes, 6).run(false);
             assert_eq!(simulation.finished, nodes);
         }
     });
 }
 
 #[test]
+fn an_outer_step_takes_whom_its_quorum_asks_for_and_whoever_is_in_time() {
+    let run = |seed, quorum, grace| {
+        let consistency = merging(quorum, grace);
+        let simulation = Simulation::keeping(seed, consistency, 3, 8, None).run(false);
+        assert_eq!(simulation.finished, 3);
+        simulation.merges
+    };
+    let within_grace = Cell::new(0);
+    seeds(6, |seed| {
+        let [alone, together] = run(seed, 1, 0);
+        assert!(alone > 0 && together == 0, "who comes first does not wait");
+        let [alone, together] = run(seed, 3, 0);
+        assert!(alone < together, "all are awaited while all train");
+        within_grace.set(within_grace.get() + run(seed, 1, 1)[1]);
+    });
+    assert!(within_grace.get() > 0, "some come within the grace");
+}
+
+#[test]
 fn every_mode_keeps_its_promise_while_nodes_and_workers_die_and_join() {
     seeds(40, |seed| {
-        drop(Simulation::new(seed, MODES[seed as usize % 4], 3, 15).run(true))
+        drop(Simulation::new(seed, mode(seed), 3, 15).run(true))
     });
 }
 
@@ -70,10 +96,19 @@ const MANY: u64 = 20_000;
 /// build.
 #[test]
 fn every_promise_is_kept_in_storms() {
+    keeps_every_promise(Storm::of);
+}
+
+#[test]
+fn every_promise_is_kept_in_storms_where_updates_are_merged() {
+    keeps_every_promise(Storm::merging);
+}
+
+fn keeps_every_promise(storm: impl Fn(u64) -> Storm) {
     let (counts, failures) = (RefCell::new(BTreeMap::new()), RefCell::new(Vec::new()));
     let runs = Cell::new(0);
     seeds(150, |seed| {
-        match Storm::of(seed).check() {
+        match storm(seed).check() {
             Ok(came_to) => {
                 came_to.into_iter().for_each(|(what, count)| {
                     *counts.borrow_mut().entry(what).or_insert(0) += count
@@ -90,7 +125,7 @@ fn every_promise_is_kept_in_storms() {
         failures.iter().for_each(|(seed, why)| {
             eprintln!("seed {seed}: {}", why.lines().next().unwrap_or_default())
         });
-        Storm::of(*seed).fail(failure);
+        storm(*seed).fail(failure);
     }
     assert!(runs.get() < MANY || never.is_empty(), "never: {never:?}");
 }
@@ -110,14 +145,14 @@ fn storms_that_broke_a_promise_once_break_none() {
 #[test]
 fn what_has_counted_is_not_remembered() {
     seeds(8, |seed| {
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 3, 40);
+        let mut simulation = Simulation::new(seed, mode(seed), 3, 40);
         let mut most = 0;
         while !simulation.has_ended() {
             simulation.step();
             most = most.max(simulation.clocks_remembered());
         }
         // With staleness s the quickest is s + 1 clocks ahead.
-        let ahead = if MODES[seed as usize % 4] == Consistency::Async {
+        let ahead = if mode(seed) == Consistency::Async || mode(seed).merge().is_some() {
             3
         } else {
             4
@@ -129,7 +164,7 @@ fn what_has_counted_is_not_remembered() {
 #[test]
 fn only_the_side_of_a_partition_that_reaches_all_blocks_goes_on() {
     seeds(12, |seed| {
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 3, 40);
+        let mut simulation = Simulation::new(seed, mode(seed), 3, 40);
         simulation.step_until("all are settled", Simulation::is_settled);
         let nodes: Vec<NodeId> = simulation.nodes.keys().copied().collect();
         let alone = pick(&mut simulation.random, &nodes).unwrap();
@@ -189,7 +224,7 @@ fn what_was_kept_is_gone_on_from_when_several_nodes_die_at_once_or_all() {
 #[test]
 fn without_checkpoints_all_begin_anew() {
     seeds(8, |seed| {
-        let mut simulation = Simulation::keeping(seed, MODES[seed as usize % 4], 4, 20, None);
+        let mut simulation = Simulation::keeping(seed, mode(seed), 4, 20, None);
         simulation.faults = true;
         for count in [3, 4] {
             (0..2_000).for_each(|_| simulation.step());
@@ -202,14 +237,8 @@ fn without_checkpoints_all_begin_anew() {
 #[test]
 fn the_last_checkpoint_is_what_all_workers_came_to() {
     seeds(12, |seed| {
-        let simulation = Simulation::keeping(
-            seed,
-            MODES[seed as usize % 4],
-            3,
-            7,
-            Some(Every::Steps(100)),
-        )
-        .run(false);
+        let simulation =
+            Simulation::keeping(seed, mode(seed), 3, 7, Some(Every::Steps(100))).run(false);
         assert_eq!(simulation.finished, 3);
         assert_eq!(simulation.disk.checkpoints.len(), 1);
         let (&clock, _) = simulation.disk.checkpoints.first_key_value().unwrap();
@@ -229,12 +258,12 @@ fn the_last_checkpoint_is_what_all_workers_came_to() {
 fn whose_tensors_are_others_is_told_so_and_nobody_waits_for_it() {
     seeds(12, |seed| {
         // The others have begun, and do not care; or all wait, and are told.
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 6);
+        let mut simulation = Simulation::new(seed, mode(seed), 2, 6);
         simulation.step_until("all are settled", Simulation::is_settled);
         simulation.add_stranger();
         simulation.step_until("it is told", |simulation| simulation.refused == 1);
         assert_eq!(simulation.run(false).finished, 2);
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 6);
+        let mut simulation = Simulation::new(seed, mode(seed), 2, 6);
         simulation.add_stranger();
         simulation.step_until("all are told", |simulation| {
             simulation.refused > 1 || simulation.finished > 0
@@ -246,7 +275,7 @@ fn whose_tensors_are_others_is_told_so_and_nobody_waits_for_it() {
 #[test]
 fn two_nodes_go_on_however_often_they_lose_each_other() {
     seeds(24, |seed| {
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 25);
+        let mut simulation = Simulation::new(seed, mode(seed), 2, 25);
         simulation.faults = true;
         for _ in 0..60 {
             (0..40 + seed * 3).for_each(|_| simulation.step());
@@ -259,7 +288,7 @@ fn two_nodes_go_on_however_often_they_lose_each_other() {
 #[test]
 fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
     seeds(16, |seed| {
-        let mode = MODES[seed as usize % 4];
+        let mode = mode(seed);
         let mut simulation = Simulation::new(seed, mode, 2, 60);
         simulation.step_until("all are settled", Simulation::is_settled);
         let new = simulation.join();
@@ -299,7 +328,7 @@ fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
 #[test]
 fn of_two_nodes_that_lose_each_other_one_goes_on_and_the_other_says_that_it_waits() {
     seeds(12, |seed| {
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 40);
+        let mut simulation = Simulation::new(seed, mode(seed), 2, 40);
         simulation.step_until("all are settled", Simulation::is_settled);
         let [one, other] = [0, 1].map(|at| *simulation.nodes.keys().nth(at).unwrap());
         simulation.faults = true;
@@ -334,13 +363,8 @@ fn whoever_waits_for_silent_nodes_goes_on_once_it_is_told_that_they_are_dead() {
     seeds(24, |seed| {
         // Of two nodes the one for which the other waits, and most of a larger view.
         let count = 2 + seed % 3;
-        let mut simulation = Simulation::keeping(
-            seed,
-            MODES[seed as usize % 4],
-            count as u32,
-            20,
-            Some(Every::Steps(2)),
-        );
+        let mut simulation =
+            Simulation::keeping(seed, mode(seed), count as u32, 20, Some(Every::Steps(2)));
         simulation.step_until("all are settled", Simulation::is_settled);
         simulation.step_until("there is a checkpoint", |simulation| {
             simulation.disk.newest().is_some()
@@ -378,7 +402,7 @@ fn whoever_waits_for_silent_nodes_goes_on_once_it_is_told_that_they_are_dead() {
 #[test]
 fn what_a_node_did_alone_that_was_taken_for_dead_does_not_count() {
     seeds(24, |seed| {
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 20);
+        let mut simulation = Simulation::new(seed, mode(seed), 2, 20);
         simulation.step_until("all are settled", Simulation::is_settled);
         let alone = simulation.first();
         let other = *simulation
@@ -415,7 +439,7 @@ fn what_a_node_did_alone_that_was_taken_for_dead_does_not_count() {
 #[test]
 fn who_died_or_came_back_without_memory_is_no_part_of_a_side() {
     seeds(24, |seed| {
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 3, 40);
+        let mut simulation = Simulation::new(seed, mode(seed), 3, 40);
         simulation.step_until("all are settled", Simulation::is_settled);
         let first = simulation.first();
         let nodes = simulation.nodes.keys().copied();
@@ -449,7 +473,7 @@ fn who_died_or_came_back_without_memory_is_no_part_of_a_side() {
 #[test]
 fn a_proposal_that_all_refuse_is_followed_by_one() {
     seeds(8, |seed| {
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 4, 12);
+        let mut simulation = Simulation::new(seed, mode(seed), 4, 12);
         simulation.step_until("all are settled", Simulation::is_settled);
         let leader = simulation.leader(simulation.first());
         assert_eq!(simulation.refuse_proposal(leader), 1);
@@ -460,7 +484,7 @@ fn a_proposal_that_all_refuse_is_followed_by_one() {
 #[test]
 fn of_two_nodes_the_one_whose_partner_is_known_to_be_dead_goes_on() {
     seeds(12, |seed| {
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 20);
+        let mut simulation = Simulation::new(seed, mode(seed), 2, 20);
         simulation.step_until("all are settled", Simulation::is_settled);
         let dead = *simulation.nodes.keys().nth(seed as usize / 4 % 2).unwrap();
         simulation.faults = true;
@@ -474,7 +498,7 @@ fn of_two_nodes_the_one_whose_partner_is_known_to_be_dead_goes_on() {
 #[test]
 fn a_process_whose_place_was_taken_by_one_that_is_gone_ends_and_begins_anew() {
     seeds(40, |seed| {
-        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 3, 30);
+        let mut simulation = Simulation::new(seed, mode(seed), 3, 30);
         simulation.step_until("all are settled", Simulation::is_settled);
         let nodes: Vec<NodeId> = simulation.nodes.keys().copied().collect();
         let worker = *simulation.nodes[&nodes[0]].workers.keys().next().unwrap();

@@ -74,6 +74,7 @@ fn of_leader(message: &ServerMessage) -> Option<NodeId> {
 fn is_of_leader(message: &ViewMessage) -> bool {
     match message {
         ViewMessage::Commit { .. }
+        | ViewMessage::Merge { .. }
         | ViewMessage::Passed { .. }
         | ViewMessage::PassedAlone { .. }
         | ViewMessage::Drain { .. }
@@ -82,6 +83,7 @@ fn is_of_leader(message: &ViewMessage) -> bool {
         | ViewMessage::Saved { .. } => true,
         ViewMessage::State { .. }
         | ViewMessage::Push(_)
+        | ViewMessage::Offered { .. }
         | ViewMessage::Ended { .. }
         | ViewMessage::Replicate { .. }
         | ViewMessage::Kept { .. }
@@ -146,8 +148,8 @@ impl Valid {
             }
             ViewMessage::Replicate { update, .. } => {
                 self.version(update.version)?;
-                let of = update.of;
-                of.map_or(Ok(()), |(worker, clock)| self.worker_at(worker, clock))
+                let mut of = update.of.iter();
+                of.try_for_each(|(worker, clock)| self.worker_at(*worker, *clock))
             }
             ViewMessage::Kept { version, .. } | ViewMessage::Arrived { version, .. } => {
                 self.version(*version)
@@ -160,7 +162,12 @@ impl Valid {
             | ViewMessage::Acknowledged(part)
             | ViewMessage::Pull(part)
             | ViewMessage::Values(part) => self.worker_at(part.worker, part.clock),
-            ViewMessage::Ended { worker, clock, .. } => self.worker_at(*worker, *clock),
+            ViewMessage::Merge { of, .. } => {
+                let mut of = of.iter();
+                of.try_for_each(|(worker, clock, _)| self.worker_at(*worker, *clock))
+            }
+            ViewMessage::Offered { worker, clock, .. }
+            | ViewMessage::Ended { worker, clock, .. } => self.worker_at(*worker, *clock),
             ViewMessage::Barrier {
                 worker,
                 clock,

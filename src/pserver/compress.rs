@@ -5,8 +5,9 @@ use half::{bf16, f16};
 use nodectl_types::servers::Compression;
 use std::io;
 
-/// Numbers that share a scale in `Int8`.
+/// Numbers that share a scale in `Int8`, and in `Int4`.
 const GROUP: usize = 1024;
+const GROUP_OF_4_BITS: usize = 128;
 
 /// Encodes `gradient` and what was left of the last one, `residual` (empty at first). Afterwards
 /// `gradient` is what the other end makes of it, and `residual` what it lacks.
@@ -28,6 +29,7 @@ pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec
             .flat_map(|g| bf16::from_f32(within(*g, bf16::MAX.into())).to_le_bytes())
             .collect(),
         Compression::Int8 => gradient.chunks(GROUP).flat_map(int8).collect(),
+        Compression::Int4 => gradient.chunks(GROUP_OF_4_BITS).flat_map(int4).collect(),
         Compression::TopK { fraction } => largest(gradient, fraction),
     };
     let sent = decode(compression, &bytes, gradient.len()).expect("what was just encoded");
@@ -53,6 +55,7 @@ pub fn check(compression: Compression, bytes: &[u8], len: usize) -> io::Result<(
         Compression::None => bytes.len() == len * 4,
         Compression::F16 | Compression::Bf16 => bytes.len() == len * 2,
         Compression::Int8 => bytes.len() == len + len.div_ceil(GROUP) * 4,
+        Compression::Int4 => bytes.len() == bytes_of_4_bits(len),
         Compression::TopK { .. } => {
             bytes.len().is_multiple_of(8) && pairs(bytes).all(|(index, _)| index < len)
         }
@@ -86,6 +89,21 @@ pub fn decode(compression: Compression, bytes: &[u8], len: usize) -> io::Result<
             groups
                 .flat_map(|(scale, rest)| rest.iter().map(number(*scale)))
                 .collect()
+        }
+        Compression::Int4 => {
+            let groups = bytes
+                .chunks(GROUP_OF_4_BITS / 2 + 4)
+                .filter_map(|group| group.split_first_chunk::<4>());
+            let pair = |scale: [u8; 4]| {
+                let scale = f32::from_le_bytes(scale);
+                // The upper four bits are shifted down with their sign.
+                move |byte: &u8| [byte << 4, *byte].map(|high| f32::from(high as i8 >> 4) * scale)
+            };
+            let mut out: Vec<f32> = groups
+                .flat_map(|(scale, rest)| rest.iter().flat_map(pair(*scale)))
+                .collect();
+            out.truncate(len);
+            out
         }
         Compression::TopK { .. } => {
             let mut out = vec![0.0; len];
@@ -123,20 +141,42 @@ fn wrong(bytes: usize, len: usize) -> io::Error {
 }
 
 fn int8(group: &[f32]) -> Vec<u8> {
+    let scale = scale_of(group, 127.0);
+    let quantised = group.iter().map(|g| quantised(*g, scale) as u8);
+    scale.to_le_bytes().into_iter().chain(quantised).collect()
+}
+
+/// Two numbers a byte, the first in its lower four bits.
+fn int4(group: &[f32]) -> Vec<u8> {
+    let scale = scale_of(group, 7.0);
+    let pairs = group.chunks(2).map(|pair| {
+        let [low, high] = [pair.first(), pair.get(1)]
+            .map(|number| number.map_or(0, |number| quantised(*number, scale) as u8));
+        (low & 0xf) | (high << 4)
+    });
+    scale.to_le_bytes().into_iter().chain(pairs).collect()
+}
+
+fn bytes_of_4_bits(len: usize) -> usize {
+    len.div_ceil(GROUP_OF_4_BITS) * 4 + len.div_ceil(2)
+}
+
+/// What the integers of a group are multiplied by, of which the largest is `most`.
+fn scale_of(group: &[f32], most: f32) -> f32 {
     let largest = group.iter().fold(0.0f32, |largest, g| largest.max(g.abs()));
-    let scale = if largest.is_finite() {
-        largest / 127.0
+    if largest.is_finite() {
+        largest / most
     } else {
         f32::NAN
-    };
-    let quantised = group.iter().map(|g| {
-        if scale > 0.0 {
-            (g / scale).round() as i8 as u8
-        } else {
-            0
-        }
-    });
-    scale.to_le_bytes().into_iter().chain(quantised).collect()
+    }
+}
+
+fn quantised(number: f32, scale: f32) -> i8 {
+    if scale > 0.0 {
+        (number / scale).round() as i8
+    } else {
+        0
+    }
 }
 
 /// Index and value of the largest. NaN counts as larger than all.
@@ -166,11 +206,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: [Compression; 5] = [
+    const ALL: [Compression; 6] = [
         Compression::None,
         Compression::F16,
         Compression::Bf16,
         Compression::Int8,
+        Compression::Int4,
         Compression::TopK { fraction: 0.1 },
     ];
 

@@ -1,7 +1,7 @@
 //! What the thread of a job is told.
 
 use super::{arena::Arena, incoming::Incoming, peers::Outbox, worker::WorkerLink};
-use nodectl_pserver_logic::KeptCheckpoint;
+use nodectl_pserver_logic::{GroupInput, KeptCheckpoint};
 use nodectl_types::{
     NodeId,
     servers::message::{Clock, ServerMessage, Worker},
@@ -50,6 +50,8 @@ pub enum ServiceEvent {
     Status(String),
     /// Time passes.
     Tick,
+    /// The time that something waited for has passed.
+    TimeOver(GroupInput),
     /// The job has ended, or was forgotten.
     Unneeded,
     /// A model's worker has succeeded, so the task of all is done.
@@ -61,6 +63,8 @@ pub enum ServiceEvent {
 pub enum WorkerRequest {
     /// Gradients of these tensors are in the shared memory.
     Push { clock: Clock, tensors: Vec<u32> },
+    /// What the worker pushes from now on in this clock is of so many samples.
+    Samples { clock: Clock, samples: u32 },
     /// The worker ends a clock.
     Clock { clock: Clock, samples: u32 },
     /// The worker wants the values of these tensors.

@@ -26,7 +26,12 @@ pub fn layout(register: &Register) -> io::Result<Arc<ArenaLayout>> {
             "tensor {tensor} is a sum: it has no factors"
         )));
     }
-    let layout = ArenaLayout::with_factored(tensors, settings.block_bytes, &settings.factored);
+    let layout = ArenaLayout::with_cuts(
+        tensors,
+        settings.block_bytes,
+        &settings.factored,
+        &settings.cuts,
+    );
     Ok(Arc::new(
         layout.map_err(|error| invalid(error.to_string()))?,
     ))

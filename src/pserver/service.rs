@@ -300,6 +300,7 @@ impl Service {
             ServiceEvent::Found(path) => self.found(path),
             ServiceEvent::Status(text) => self.say(&text),
             ServiceEvent::Tick => {}
+            ServiceEvent::TimeOver(input) => self.give(input),
             // A node that has just begun may not have heard of the job yet.
             ServiceEvent::Unneeded => {
                 let has_ended = self.has_lingered() || self.group.view().epoch.number > 0;
@@ -320,10 +321,15 @@ impl Service {
     fn request(&mut self, worker: Worker, request: WorkerRequest) {
         match request {
             // What it did before it was moved to another clock is void.
-            WorkerRequest::Push { clock, .. } | WorkerRequest::Clock { clock, .. }
+            WorkerRequest::Push { clock, .. }
+            | WorkerRequest::Samples { clock, .. }
+            | WorkerRequest::Clock { clock, .. }
                 if self.group.clock_of(worker) != Some(clock) => {}
             WorkerRequest::Push { tensors, .. } => {
                 self.give(GroupInput::Push { worker, tensors });
+            }
+            WorkerRequest::Samples { samples, .. } => {
+                self.give(GroupInput::Samples { worker, samples });
             }
             WorkerRequest::Clock { samples, .. } => {
                 self.give(GroupInput::Clock { worker, samples });

@@ -122,6 +122,8 @@ pub struct BlockStore {
     /// Blocks as they were, for a checkpoint.
     snapshots: HashMap<Block, StoredShard>,
     sums: HashMap<Block, StoredSum>,
+    /// Means of updates, by the version that they follow.
+    merged: HashMap<(Block, u64), StoredSum>,
     contributions: HashMap<(Worker, Clock, Block), Contribution>,
     /// Of factored blocks.
     factors: HashMap<(Worker, Clock, Block), Factors>,
@@ -140,6 +142,7 @@ impl BlockStore {
             shards: HashMap::new(),
             snapshots: HashMap::new(),
             sums: HashMap::new(),
+            merged: HashMap::new(),
             contributions: HashMap::new(),
             factors: HashMap::new(),
             arenas: HashMap::new(),
@@ -205,7 +208,16 @@ impl BlockStore {
                 }
                 Contribution::Remote(numbers) => Outgoing::Forwarded(numbers),
             },
-            Payload::Sum { block } => Outgoing::Numbers(vec![self.whole_sum(block)?]),
+            Payload::Sum { block } => {
+                let trained = self.trained(block);
+                let sum = self.sums.get_mut(&block)?;
+                Outgoing::Numbers(vec![sum.whole(&self.layout, block, trained)])
+            }
+            Payload::Merged { block, version } => {
+                let trained = self.trained(block);
+                let merged = self.merged.get_mut(&(block, version))?;
+                Outgoing::Numbers(vec![merged.whole(&self.layout, block, trained)])
+            }
             Payload::Values { block } => {
                 Outgoing::Numbers(vec![self.shards.get(&block)?.values.clone()])
             }
@@ -236,6 +248,8 @@ impl BlockStore {
             ViewMessage::Replicate { .. } | ViewMessage::Values(_) => len,
             ViewMessage::State { .. } | ViewMessage::Collected { .. } => len * (1 + states),
             ViewMessage::Ended { .. }
+            | ViewMessage::Offered { .. }
+            | ViewMessage::Merge { .. }
             | ViewMessage::Kept { .. }
             | ViewMessage::Arrived { .. }
             | ViewMessage::Settled { .. }
@@ -283,6 +297,12 @@ impl BlockStore {
             ByteTarget::Sum { block } => {
                 let numbers = incoming.numbers(self.len_of(block))?.to_vec();
                 self.sums.insert(block, StoredSum::Whole(Arc::new(numbers)));
+                Ok(())
+            }
+            ByteTarget::Merged { block, version } => {
+                let numbers = incoming.numbers(self.len_of(block))?.to_vec();
+                let merged = StoredSum::Whole(Arc::new(numbers));
+                self.merged.insert((block, version), merged);
                 Ok(())
             }
             ByteTarget::Worker { worker, block } => {
@@ -366,6 +386,7 @@ impl BlockStore {
                 block,
             } => self.take_numbers((worker, clock, block), incoming),
             ByteTarget::Sum { .. }
+            | ByteTarget::Merged { .. }
             | ByteTarget::State { .. }
             | ByteTarget::Worker { .. }
             | ByteTarget::Checkpoint { .. } => self.take(place, incoming),
@@ -448,21 +469,15 @@ impl BlockStore {
         (end.clamp(range.start, range.end) - range.start) as usize
     }
 
-    fn whole_sum(&mut self, block: Block) -> Option<Arc<Vec<f32>>> {
-        let trained = self.trained(block);
-        let sum = self.sums.get_mut(&block)?;
-        if let StoredSum::Parts(_) = sum {
-            let range = self.layout.block(block);
-            let mut whole = vec![0.0; (range.end - range.start) as usize];
-            let parts = sum.weighted(&self.layout, block);
-            optimizer::sum(&parts, &mut whole[..trained]);
-            optimizer::add(&parts, trained, &mut whole[trained..]);
-            *sum = StoredSum::Whole(Arc::new(whole));
-        }
-        match sum {
-            StoredSum::Whole(whole) => Some(whole.clone()),
-            StoredSum::Parts(_) => None,
-        }
+    /// The mean of contributions, each with its weight, is the update of this version.
+    pub fn merge(&mut self, block: Block, version: u64, weights: &[(Worker, Clock, f32)]) {
+        let part = |(worker, clock, weight): &(Worker, Clock, f32)| {
+            let of = (*worker, *clock, block);
+            Some((self.contributions.remove(&of)?, *weight))
+        };
+        let parts = weights.iter().filter_map(part).collect();
+        self.merged
+            .insert((block, version), StoredSum::Parts(parts));
     }
 
     /// Steps of different blocks, side by side.
@@ -479,6 +494,7 @@ impl BlockStore {
                     .contributions
                     .remove(&(worker, clock, block))
                     .map(|part| StoredSum::Parts(vec![(part, 1.0)])),
+                Gradient::Merged { version } => self.merged.remove(&(block, version)),
             };
             ready.extend(sum.and_then(|sum| Some((step, sum, self.shards.remove(&block)?))));
         }
@@ -507,11 +523,14 @@ impl BlockStore {
         let weighted = sum.weighted(&self.layout, block);
         let round = step.div_ceil(workers.max(1));
         let (parameters, sums) = values.split_at_mut(trained);
-        let clocks = match gradient {
-            Gradient::Sum => step,
-            Gradient::Of { clock, .. } => clock + 1,
+        let steps = self.settings.steps.unwrap_or(u64::MAX);
+        let has_gradient = match gradient {
+            Gradient::Sum => step <= steps,
+            Gradient::Of { clock, .. } => clock < steps,
+            // Of no samples it is of no gradient.
+            Gradient::Merged { .. } => scale > 0.0,
         };
-        if self.settings.steps.is_none_or(|steps| clocks <= steps) {
+        if has_gradient {
             let state = Arc::make_mut(&mut shard.state);
             optimizer::step(
                 &self.settings.training,
@@ -580,6 +599,7 @@ impl BlockStore {
 
     pub fn drop_gradients(&mut self) {
         self.sums.clear();
+        self.merged.clear();
         self.contributions.clear();
         self.factors.clear();
     }
@@ -635,6 +655,21 @@ fn for_each<T: Send>(works: &mut [T], numbers: usize, work: impl Fn(&mut T) + Se
 }
 
 impl StoredSum {
+    /// In one piece; `trained` of the block's numbers are parameters, and behind them are sums.
+    fn whole(&mut self, layout: &ArenaLayout, block: Block, trained: usize) -> Arc<Vec<f32>> {
+        if let Self::Whole(whole) = self {
+            return whole.clone();
+        }
+        let range = layout.block(block);
+        let mut whole = vec![0.0; (range.end - range.start) as usize];
+        let parts = self.weighted(layout, block);
+        optimizer::sum(&parts, &mut whole[..trained]);
+        optimizer::add(&parts, trained, &mut whole[trained..]);
+        let whole = Arc::new(whole);
+        *self = Self::Whole(whole.clone());
+        whole
+    }
+
     fn weighted<'a>(&'a self, layout: &ArenaLayout, block: Block) -> Vec<optimizer::Weighted<'a>> {
         let of = |part: &'a Contribution| match part {
             Contribution::Local(arena) => arena.gradients(layout.block(block)),

@@ -253,6 +253,10 @@ fn pass_on(
                 clock: id,
                 tensors: list(&payload),
             },
+            FromTrainer::Samples => WorkerRequest::Samples {
+                clock: id,
+                samples: list(&payload).first().copied().unwrap_or(0),
+            },
             FromTrainer::Clock => WorkerRequest::Clock {
                 clock: id,
                 samples: list(&payload).first().copied().unwrap_or(1),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The upload with the plan.
 pub const PLAN_FILE: &str = "train.plan";
 /// Raised with every change of these types: worker and submitter may be of different builds.
-const PLAN_VERSION: u32 = 2;
+const PLAN_VERSION: u32 = 3;
 /// The largest plan that is read, in bytes; the names of images are most of it.
 pub const MAX_PLAN_BYTES: usize = 64 << 20;
 
@@ -44,6 +44,8 @@ pub struct Sharing {
     pub consistency: Consistency,
     /// The rule of the outer step of `Consistency::Local`.
     pub outer: Outer,
+    /// How its outer steps overlap with the workers' own.
+    pub streaming: Streaming,
     #[serde(with = "as_json")]
     pub compression: Compression,
     /// Bytes of a block of the arena, the piece that moves between nodes.
@@ -75,11 +77,34 @@ impl Default for Outer {
     }
 }
 
+/// Fragments of the model take their outer steps in turn, while workers go on (Streaming DiLoCo,
+/// arXiv 2501.18512).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Streaming {
+    /// As many outer steps in a round, each of one fragment.
+    pub fragments: u32,
+    /// Steps that a worker takes between sending a fragment and taking up what came of it.
+    pub delay: u32,
+    /// The share of its own values that a worker keeps then.
+    pub mix: f32,
+}
+
+impl Default for Streaming {
+    fn default() -> Self {
+        Self {
+            fragments: 1,
+            delay: 0,
+            mix: 0.0,
+        }
+    }
+}
+
 impl Default for Sharing {
     fn default() -> Self {
         Self {
             consistency: Consistency::default(),
             outer: Outer::default(),
+            streaming: Streaming::default(),
             compression: Compression::default(),
             block_bytes: BLOCK_BYTES,
             replicas: 2,
@@ -94,9 +119,14 @@ impl Sharing {
     /// Steps that a worker takes in a clock.
     pub fn steps(&self) -> u64 {
         match self.consistency {
-            Consistency::Local { steps } => steps.into(),
+            Consistency::Local { steps, .. } => steps.into(),
             _ => 1,
         }
+    }
+
+    /// Whether fragments take outer steps within a round.
+    pub fn streams(&self) -> bool {
+        self.streaming != Streaming::default()
     }
 
     /// The settings of the parameter servers. `training` is the job's rule, `clocks` how many
@@ -132,6 +162,7 @@ impl Sharing {
             servers,
             sums: 0,
             factored: Vec::new(),
+            cuts: Vec::new(),
             steps: Some(clocks),
             divided: true,
             checkpoints: None,

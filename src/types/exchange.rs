@@ -98,6 +98,8 @@ impl Compression {
             Self::F16 | Self::Bf16 => 0.5,
             // A scale of 4 bytes for 1,024 numbers.
             Self::Int8 => (1.0 + 4.0 / 1024.0) / 4.0,
+            // A scale of 4 bytes for 128 numbers.
+            Self::Int4 => (0.5 + 4.0 / 128.0) / 4.0,
             // An index and a value for each number that is sent.
             Self::TopK { fraction } => 2.0 * f64::from(fraction),
         }

@@ -31,6 +31,8 @@ pub const MAX_DIMENSIONS: usize = 16;
 /// two busy cores one and two came to the same; machines with more cores have threads for both.
 pub const STREAMS: u32 = 2;
 pub const MAX_STREAMS: u32 = 64;
+/// The longest grace of an outer step, in milliseconds.
+pub const MAX_GRACE: u64 = 3_600_000;
 /// The most workers of a training job.
 pub const MAX_WORKERS: u32 = 4096;
 
@@ -92,6 +94,10 @@ pub struct ServerSettings {
     /// 1511.08486). In `bsp` only.
     #[serde(default)]
     pub factored: Vec<u32>,
+    /// Blocks begin anew at these tensors, so that no block has tensors of two fragments, which
+    /// workers push at different times.
+    #[serde(default)]
+    pub cuts: Vec<u32>,
     /// Behind so many clocks the parameters stay as they are; sums still grow.
     #[serde(default)]
     pub steps: Option<u64>,
@@ -132,14 +138,41 @@ pub enum Consistency {
     Async,
     /// Workers take `steps` steps by themselves, then what they came to is averaged and the
     /// optimizer takes an outer step (DiLoCo, Douillard et al., arXiv 2311.08105). A clock is such
-    /// a round; rounds are synchronous.
-    Local { steps: u32 },
+    /// a round; rounds are synchronous without `merge`.
+    Local {
+        steps: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        merge: Option<Merge>,
+    },
+}
+
+/// When an outer step is taken without all workers (Decoupled DiLoCo, arXiv 2604.21428): the step
+/// averages the updates that have come, each weighted by its samples. An update that comes later
+/// counts in the next outer step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Merge {
+    /// Updates that an outer step needs; fewer where nobody is left who could send one more.
+    pub quorum: u32,
+    /// How long the step waits for the others once those have come.
+    pub grace_millis: u64,
 }
 
 impl Consistency {
     /// Whether the updates of a clock count together, or not at all.
     pub fn is_synchronous(self) -> bool {
-        matches!(self, Self::Bsp | Self::Local { .. })
+        match self {
+            Self::Bsp | Self::Local { merge: None, .. } => true,
+            Self::Ssp { .. } | Self::Async | Self::Local { merge: Some(_), .. } => false,
+        }
+    }
+
+    /// When an outer step is taken, where updates are merged that may be of different clocks.
+    pub fn merge(self) -> Option<Merge> {
+        match self {
+            Self::Local { merge, .. } => merge,
+            Self::Bsp | Self::Ssp { .. } | Self::Async => None,
+        }
     }
 }
 
@@ -154,6 +187,8 @@ pub enum Compression {
     Bf16,
     /// Eight bits a number, with a scale for each 1,024 of them.
     Int8,
+    /// Four bits a number, with a scale for each 128 of them.
+    Int4,
     /// Only the largest, this fraction of them (Aji and Heafield, arXiv 1704.05021).
     TopK {
         fraction: f32,
@@ -202,8 +237,25 @@ impl ServerSettings {
         }
         let factors = self.factored.is_empty() || self.consistency == Consistency::Bsp;
         require(factors, "factored", self.factored.len(), "empty but in bsp")?;
-        if let Consistency::Local { steps } = self.consistency {
+        if let Consistency::Local { steps, merge } = self.consistency {
             require(steps > 0, "consistency.steps", steps, "at least 1")?;
+            if let Some(Merge {
+                quorum,
+                grace_millis,
+            }) = merge
+            {
+                let (key, fits) = ("consistency.merge.quorum", quorum > 0);
+                require(fits, key, quorum, "at least 1")?;
+                let (key, fits) = ("consistency.merge.grace_millis", grace_millis <= MAX_GRACE);
+                require(fits, key, grace_millis, "at most an hour")?;
+                let clips = self.training.clip_norm.is_some();
+                require(
+                    !clips,
+                    "clip_norm",
+                    "set",
+                    "none where outer steps have a quorum",
+                )?;
+            }
         }
         if let Some(Checkpoints {
             every: Every::Steps(often) | Every::Millis(often),

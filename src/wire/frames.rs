@@ -53,6 +53,7 @@
 //! | `READY` | worker | servers | | none: the initial values are in the shared memory |
 //! | `STARTED` | servers | worker | clock | training has begun for it |
 //! | `PUSH` | worker | servers | clock | u32s: tensors whose gradients are in the shared memory |
+//! | `SAMPLES` | worker | servers | clock | a u32: what it pushes from now on in this clock is of so many samples, and counts before the clock ends |
 //! | `CLOCK` | worker | servers | clock | a u32: it ends its clock, over so many samples |
 //! | `RELEASED` | servers | worker | clock | its gradients count: it is at this clock |
 //! | `MOVED` | servers | worker | clock | its part, as in `SHARE`: it was cut off, is at this clock, and must pull anew; what it pushes is void until it says `SHARE` |

@@ -86,6 +86,8 @@ class ParameterServer:
         consistency: str = "bsp",
         staleness: int = 0,
         local_steps: int = 1,
+        quorum: Optional[int] = None,
+        grace: float = 0.0,
         compression: str = "none",
         fraction: float = 0.01,
         block_bytes: int = 4 << 20,
@@ -100,7 +102,9 @@ class ParameterServer:
         decay: "constant"; "step": times `factor` each `decay_steps`; "cosine" or "linear": to `floor` at clock `decay_steps`.
         consistency: "bsp"; "ssp": others may be `staleness` clocks behind; "async"; "local": `local_steps` steps by oneself, then
             an outer step with the average of what they came to.
-        compression: of gradients between nodes: "none", "f16", "bf16", "int8", "topk" with `fraction`.
+        quorum: in "local", workers whose updates an outer step needs; `grace` seconds later it is taken without the others, whose
+            updates count in the next. All workers' if None. Each update weighs as much as its samples.
+        compression: of gradients between nodes: "none", "f16", "bf16", "int8", "int4", "topk" with `fraction`.
         num_push_threads, num_pull_threads: streams between two nodes for gradients, and for values, each sealed by a thread of its own.
         use_sfb: `nodectl.torch.DistributedOptimizer` sends gradients of dense layers as sufficient factors; see `push_factors`.
         """
@@ -116,7 +120,7 @@ class ParameterServer:
                 "weight_decay": weight_decay,
                 "clip_norm": clip_norm,
             },
-            "consistency": _consistency(consistency, staleness, local_steps),
+            "consistency": _consistency(consistency, staleness, local_steps, quorum, grace),
             "block_bytes": from_job.get("block_bytes", block_bytes),
             "replicas": replicas,
             "num_push_threads": from_job.get("num_push_threads", num_push_threads),
@@ -464,12 +468,17 @@ def _decay(name: str, steps: int, factor: float, floor: float) -> Any:
     })
 
 
-def _consistency(name: str, staleness: int, local_steps: int) -> Any:
+def _consistency(name: str, staleness: int, local_steps: int, quorum: Optional[int], grace: float) -> Any:
+    if quorum is None and grace:
+        raise ValueError("grace=%r needs a quorum" % grace)
+    if quorum is not None and name != "local":
+        raise ValueError("quorum=%r needs consistency=\"local\"" % quorum)
+    merge = {} if quorum is None else {"merge": {"quorum": quorum, "grace_millis": round(grace * 1000)}}
     return _choose("consistency", name, {
         "bsp": {"mode": "bsp"},
         "ssp": {"mode": "ssp", "staleness": staleness},
         "async": {"mode": "async"},
-        "local": {"mode": "local", "steps": local_steps},
+        "local": {"mode": "local", "steps": local_steps, **merge},
     })
 
 
@@ -479,6 +488,7 @@ def _compression(name: str, fraction: float) -> Any:
         "f16": {"to": "f16"},
         "bf16": {"to": "bf16"},
         "int8": {"to": "int8"},
+        "int4": {"to": "int4"},
         "topk": {"to": "top_k", "fraction": fraction},
     })
 

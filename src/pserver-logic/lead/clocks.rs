@@ -44,6 +44,8 @@ impl Group {
         {
             leading.barriers.insert(worker, (number, clock));
             self.consider_barriers();
+            // No outer step waits for it.
+            self.consider_merges();
         }
     }
 
@@ -82,9 +84,9 @@ impl Group {
             return;
         }
         let ahead = match self.config.settings.consistency {
-            Consistency::Bsp | Consistency::Local { .. } => 0,
+            Consistency::Bsp | Consistency::Local { merge: None, .. } => 0,
             Consistency::Ssp { staleness } => staleness,
-            Consistency::Async => return,
+            Consistency::Async | Consistency::Local { merge: Some(_), .. } => return,
         };
         let absent: Vec<Worker> = leading
             .workers

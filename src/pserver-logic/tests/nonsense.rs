@@ -1,7 +1,10 @@
 //! Nonsense of another node: no message of it makes a node panic, and it is answered by ending the
 //! connection.
 
-use super::super::{ArenaLayout, Effect, Group, GroupConfig, GroupInput};
+use super::{
+    super::{ArenaLayout, Effect, Group, GroupConfig, GroupInput},
+    simulation::merging,
+};
 use nodectl_types::{
     NodeId,
     servers::{
@@ -205,7 +208,7 @@ fn of_updates() -> impl Strategy<Value = ViewMessage> {
         block,
         update: BlockUpdate {
             version,
-            of: of.then_some((0, version)),
+            of: of.then_some((0, version)).into_iter().collect(),
             scale: 1.0,
             norm2: 1.0,
         },
@@ -213,6 +216,16 @@ fn of_updates() -> impl Strategy<Value = ViewMessage> {
     prop_oneof![
         (blocks(), clocks(), any::<bool>()).prop_map(replicate),
         parts().prop_map(ViewMessage::Push),
+        (parts(), any::<u32>()).prop_map(|(part, samples)| ViewMessage::Offered {
+            worker: part.worker,
+            clock: part.clock,
+            fragment: part.block,
+            samples,
+        }),
+        (parts(), any::<u32>()).prop_map(|(part, samples)| ViewMessage::Merge {
+            fragment: part.block,
+            of: vec![(part.worker, part.clock, samples)],
+        }),
         parts().prop_map(ViewMessage::Acknowledged),
         (blocks(), clocks()).prop_map(|(block, version)| ViewMessage::Kept { block, version }),
         (clocks(), blocks()).prop_map(|(clock, block)| ViewMessage::Ready {
@@ -274,8 +287,8 @@ fn parts() -> impl Strategy<Value = WorkerBlock> {
 
 proptest! {
     #[test]
-    fn no_messages_make_a_node_panic(messages in prop::collection::vec(messages(), 1..40), mode in 0usize..3) {
-        let mut group = group([Consistency::Bsp, Consistency::Ssp { staleness: 1 }, Consistency::Async][mode]);
+    fn no_messages_make_a_node_panic(messages in prop::collection::vec(messages(), 1..40), mode in 0usize..4) {
+        let mut group = group([Consistency::Bsp, Consistency::Ssp { staleness: 1 }, Consistency::Async, merging(1, 1)][mode]);
         for message in messages {
             for effect in group.handle(GroupInput::Message { from: OTHER, message }) {
                 if let Effect::HangUp { peer, .. } = effect {

@@ -27,7 +27,7 @@ use nodectl_types::{
     NodeId,
     params::{Checkpoints, Every, Optimizer, Schedule, Training},
     servers::{
-        Compression, Consistency, ServerSettings, TensorSpec,
+        Compression, Consistency, Merge, ServerSettings, TensorSpec,
         message::{Block, Clock, Epoch, ServerMessage, ViewMessage, Worker, WorkerLife},
     },
 };
@@ -65,6 +65,7 @@ pub struct Node {
     group: Group,
     blocks: BTreeMap<Block, Content>,
     sums: BTreeMap<Block, Arc<BTreeSet<Update>>>,
+    merged: BTreeMap<(Block, u64), Arc<BTreeSet<Update>>>,
     contributions: BTreeMap<(Worker, Clock, Block), Update>,
     desk: Desk,
     pub workers: BTreeMap<Worker, Script>,
@@ -144,6 +145,8 @@ pub struct Simulation {
     story: Story,
     steps: u32,
     pub finished: u32,
+    /// Outer steps of one worker's update alone, and of several's.
+    pub merges: [u32; 2],
     /// Workers whose tensors were not those of others.
     pub refused: u32,
     pub disk: Disk,
@@ -151,6 +154,15 @@ pub struct Simulation {
     sought: Vec<NodeId>,
     /// What a disk did, and its node does not know yet.
     done: Vec<(NodeId, GroupInput)>,
+}
+
+/// Outer steps that take so many updates, and wait for the others or not.
+pub const fn merging(quorum: u32, grace_millis: u64) -> Consistency {
+    let merge = Some(Merge {
+        quorum,
+        grace_millis,
+    });
+    Consistency::Local { steps: 3, merge }
 }
 
 pub fn settings(
@@ -164,7 +176,7 @@ pub fn settings(
         rate: 0.1,
         schedule: Schedule::CONSTANT,
         weight_decay: 0.0,
-        clip_norm: clip.then_some(1.0),
+        clip_norm: (clip && consistency.merge().is_none()).then_some(1.0),
     };
     ServerSettings {
         workers,
@@ -178,6 +190,7 @@ pub fn settings(
         servers: None,
         sums: 0,
         factored: Vec::new(),
+        cuts: Vec::new(),
         steps: None,
         divided: false,
         checkpoints: every.map(|every| Checkpoints { every, keep: 2 }),

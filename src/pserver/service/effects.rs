@@ -2,6 +2,7 @@
 
 use super::{
     super::{
+        event::ServiceEvent,
         incoming::Incoming,
         store::{BlockStep, Outgoing},
     },
@@ -14,7 +15,7 @@ use nodectl_types::{
     NodeId,
     servers::message::{Block, Clock, ServerMessage, Worker},
 };
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, time::Duration};
 
 /// Bytes that came with the message that is being handled.
 pub(super) enum Received {
@@ -50,6 +51,8 @@ impl ParallelWork {
             | Effect::HangUp { .. }
             | Effect::Take(_)
             | Effect::Sum { .. }
+            | Effect::Merge { .. }
+            | Effect::Grace { .. }
             | Effect::Seed { .. }
             | Effect::Checkpoint(_)
             | Effect::DropGradients
@@ -105,6 +108,20 @@ impl Service {
                     norm2,
                 });
             }
+            Effect::Merge {
+                block,
+                version,
+                weights,
+            } => self.store.merge(block, version, &weights),
+            Effect::Grace {
+                epoch,
+                fragment,
+                number,
+            } => self.wait_out(GroupInput::GraceOver {
+                epoch,
+                fragment,
+                number,
+            }),
             Effect::Seed { worker } => self.store.seed(worker),
             Effect::Checkpoint(effect) => return self.carry_out_checkpoint(effect),
             Effect::DropGradients => self.store.drop_gradients(),
@@ -127,6 +144,23 @@ impl Service {
             Effect::Tell { worker, notice } => self.tell(worker, notice),
         }
         None
+    }
+
+    /// Gives the input when the grace of an outer step has passed.
+    fn wait_out(&self, over: GroupInput) {
+        let millis = self
+            .settings
+            .consistency
+            .merge()
+            .map(|merge| merge.grace_millis);
+        let (grace, events) = (millis.map(Duration::from_millis), self.events.clone());
+        self.kept.runtime.spawn(async move {
+            tokio::time::sleep(grace.unwrap_or_default()).await;
+            if let Some(events) = events.upgrade() {
+                // The job's thread may have ended.
+                let _ = events.send(ServiceEvent::TimeOver(over)).await;
+            }
+        });
     }
 
     fn send(&mut self, to: NodeId, message: &ServerMessage, payload: Option<Payload>) {
@@ -156,9 +190,12 @@ impl Service {
 
     /// Where updates count one by one, as many as there are workers are a round of the schedule.
     fn step(&self, block: Block, gradient: Gradient, step: u64, scale: f32) -> BlockStep {
-        let workers = match self.settings.consistency.is_synchronous() {
-            true => 1,
-            false => u64::from(self.settings.workers),
+        let consistency = self.settings.consistency;
+        let one_by_one = !consistency.is_synchronous() && consistency.merge().is_none();
+        let workers = if one_by_one {
+            u64::from(self.settings.workers)
+        } else {
+            1
         };
         BlockStep {
             block,

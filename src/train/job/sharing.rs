@@ -2,23 +2,37 @@
 //! `replicas`, `use_sfb`, `num_push_threads`, `num_pull_threads`.
 
 use super::numbers::{limited, number};
-use crate::plan::{Outer, Sharing};
-use nodectl_jobfile::{Fault, Fields, type_name};
-use nodectl_types::servers::{Compression, Consistency, MAX_STREAMS, ServerSettings};
+use crate::plan::{Outer, Sharing, Streaming};
+use nodectl_jobfile::{Fault, Fields, Item, type_name};
+use nodectl_types::servers::{
+    Compression, Consistency, MAX_GRACE, MAX_STREAMS, MAX_WORKERS, Merge, ServerSettings,
+};
 use toml::de::DeValue;
 
 const CONSISTENCIES: [&str; 4] = ["bsp", "ssp", "async", "local"];
-const COMPRESSIONS: [&str; 5] = ["none", "f16", "bf16", "int8", "topk"];
+const COMPRESSIONS: [&str; 6] = ["none", "f16", "bf16", "int8", "int4", "topk"];
+/// Keys of `consistency` beside `local`.
+const LOCAL_KEYS: [&str; 8] = [
+    "local",
+    "rate",
+    "momentum",
+    "quorum",
+    "grace",
+    "fragments",
+    "delay",
+    "mix",
+];
 const CONSISTENCY_HINT: &str = "consistency = \"bsp\", \"async\", { ssp = 2 } with its staleness, or { local = 20 } with its steps";
 
 pub fn plan(fields: &Fields<'_, '_>) -> Result<Sharing, Fault> {
     let usual = Sharing::default();
-    let (consistency, outer) = consistency(fields)?;
+    let (consistency, outer, streaming) = consistency(fields)?;
     let replicas = fields.u32("replicas", 1)?;
     let size = fields.bytes("block_size")?;
     let sharing = Sharing {
         consistency,
         outer,
+        streaming,
         compression: compression(fields)?,
         block_bytes: size.as_ref().map_or(usual.block_bytes, |size| size.value),
         replicas: replicas
@@ -76,15 +90,15 @@ fn threads(fields: &Fields<'_, '_>, key: &str) -> Result<Option<u32>, Fault> {
     Ok(Some(threads.value))
 }
 
-fn consistency(fields: &Fields<'_, '_>) -> Result<(Consistency, Outer), Fault> {
-    let outer = Outer::default();
+fn consistency(fields: &Fields<'_, '_>) -> Result<(Consistency, Outer, Streaming), Fault> {
+    let usual = |consistency| (consistency, Outer::default(), Streaming::default());
     let Some(value) = fields.get("consistency") else {
-        return Ok((Consistency::Bsp, outer));
+        return Ok(usual(Consistency::Bsp));
     };
     match value.get_ref() {
         DeValue::String(name) => match &**name {
-            "bsp" => Ok((Consistency::Bsp, outer)),
-            "async" => Ok((Consistency::Async, outer)),
+            "bsp" => Ok(usual(Consistency::Bsp)),
+            "async" => Ok(usual(Consistency::Async)),
             "ssp" | "local" => Err(
                 Fault::new(value.span(), format!("\"{name}\" needs a number"))
                     .hint(CONSISTENCY_HINT),
@@ -101,33 +115,14 @@ fn consistency(fields: &Fields<'_, '_>) -> Result<(Consistency, Outer), Fault> {
             let table = fields
                 .table("consistency", "`consistency`")?
                 .expect("`consistency` was seen to be a table");
-            let is_local = table.get("local").is_some();
-            table.check_keys(if is_local {
-                &["local", "rate", "momentum"]
-            } else {
-                &["ssp"]
-            })?;
-            if !is_local {
-                let staleness = table.u32("ssp", 0)?;
-                let missing = || {
-                    Fault::new(value.span(), "`consistency` names no mode").hint(CONSISTENCY_HINT)
-                };
-                let staleness = staleness.ok_or_else(missing)?.value.into();
-                return Ok((Consistency::Ssp { staleness }, outer));
+            if table.get("local").is_some() {
+                return local(&table);
             }
-            let steps = table
-                .u32("local", 1)?
-                .expect("`local` was found in the table")
-                .value;
-            let rate = limited(&table, "rate", "a number above 0", |rate| rate > 0.0)?;
-            let momentum = limited(&table, "momentum", "a share from 0 to below 1", |share| {
-                (0.0..1.0).contains(&share)
-            })?;
-            let outer = Outer {
-                rate: rate.unwrap_or(outer.rate),
-                momentum: momentum.unwrap_or(outer.momentum),
-            };
-            Ok((Consistency::Local { steps }, outer))
+            table.check_keys(&["ssp"])?;
+            let missing =
+                || Fault::new(value.span(), "`consistency` names no mode").hint(CONSISTENCY_HINT);
+            let staleness = table.u32("ssp", 0)?.ok_or_else(missing)?.value.into();
+            Ok(usual(Consistency::Ssp { staleness }))
         }
         other => {
             let message = format!(
@@ -137,6 +132,86 @@ fn consistency(fields: &Fields<'_, '_>) -> Result<(Consistency, Outer), Fault> {
             Err(Fault::new(value.span(), message).hint(CONSISTENCY_HINT))
         }
     }
+}
+
+/// Rounds of steps that each worker takes by itself, and their outer steps.
+fn local(table: &Fields<'_, '_>) -> Result<(Consistency, Outer, Streaming), Fault> {
+    table.check_keys(&LOCAL_KEYS)?;
+    let steps = table
+        .u32("local", 1)?
+        .expect("`local` was found in the table")
+        .value;
+    let usual = Outer::default();
+    let rate = limited(table, "rate", "a number above 0", |rate| rate > 0.0)?;
+    let momentum = limited(table, "momentum", "a share from 0 to below 1", |share| {
+        (0.0..1.0).contains(&share)
+    })?;
+    let outer = Outer {
+        rate: rate.unwrap_or(usual.rate),
+        momentum: momentum.unwrap_or(usual.momentum),
+    };
+    let streaming = streaming(table, steps)?;
+    let merge = merge(table, streaming != Streaming::default())?;
+    Ok((Consistency::Local { steps, merge }, outer, streaming))
+}
+
+/// `quorum` and `grace`. Where fragments take their outer steps in turn, each waits for all workers
+/// without.
+fn merge(table: &Fields<'_, '_>, streams: bool) -> Result<Option<Merge>, Fault> {
+    let quorum = table.u32("quorum", 1)?;
+    let grace = table.duration("grace")?;
+    let Some(quorum) = quorum else {
+        if let Some(grace) = grace {
+            let fault = Fault::new(grace.span, "`grace` needs a `quorum`");
+            return Err(fault.hint("{ local = 20, quorum = 3, grace = \"2 s\" }"));
+        }
+        let all = Merge {
+            quorum: MAX_WORKERS,
+            grace_millis: 0,
+        };
+        return Ok(streams.then_some(all));
+    };
+    let millis = grace.as_ref().map_or(0, |grace| grace.value.as_millis());
+    match (u64::try_from(millis), grace) {
+        (Ok(grace_millis), _) if grace_millis <= MAX_GRACE => Ok(Some(Merge {
+            quorum: quorum.value,
+            grace_millis,
+        })),
+        (_, grace) => {
+            let span = grace.map_or(quorum.span, |grace| grace.span);
+            Err(Fault::new(span, "`grace` is at most an hour"))
+        }
+    }
+}
+
+/// `fragments`, `delay` and `mix`, in rounds of so many steps.
+fn streaming(table: &Fields<'_, '_>, steps: u32) -> Result<Streaming, Fault> {
+    let fragments = table.u32("fragments", 1)?;
+    let fragments = match fragments {
+        Some(Item { value, span }) if value > steps => {
+            let message = format!("{value} fragments are more than the {steps} steps of a round");
+            return Err(Fault::new(span, message));
+        }
+        fragments => fragments.map_or(1, |fragments| fragments.value),
+    };
+    let most = steps / fragments;
+    let delay = match table.u32("delay", 0)? {
+        Some(Item { value, span }) if value > most => {
+            let message =
+                format!("`delay` is at most {most}, a fragment's steps of a round, not {value}");
+            return Err(Fault::new(span, message));
+        }
+        delay => delay.map_or(0, |delay| delay.value),
+    };
+    let mix = limited(table, "mix", "a share from 0 to 1", |share| {
+        (0.0..=1.0).contains(&share)
+    })?;
+    let usual = if delay > 0 { 0.5 } else { 0.0 };
+    Ok(Streaming {
+        fragments,
+        delay,
+        mix: mix.unwrap_or(usual),
+    })
 }
 
 fn compression(fields: &Fields<'_, '_>) -> Result<Compression, Fault> {
@@ -149,6 +224,7 @@ fn compression(fields: &Fields<'_, '_>) -> Result<Compression, Fault> {
             "f16" => Ok(Compression::F16),
             "bf16" => Ok(Compression::Bf16),
             "int8" => Ok(Compression::Int8),
+            "int4" => Ok(Compression::Int4),
             "topk" => Err(Fault::new(value.span(), "\"topk\" needs a fraction")
                 .hint("compression = { topk = 0.01 }")),
             other => {

@@ -4,7 +4,7 @@ use crate::{
     data::{ClassWeights, Column, Source, Validation},
     exchange,
     model::{Layer, Loss, WindowSpec},
-    plan::{DecayPlan, Every, Outer, Sharing, TrainPlan},
+    plan::{DecayPlan, Every, Outer, Sharing, Streaming, TrainPlan},
     set_team,
     team::Team,
 };
@@ -12,7 +12,7 @@ use nodectl_formats::{self as formats, Array, Info};
 use nodectl_jobfile::{self, PlannedJob, UploadSource};
 use nodectl_types::{
     Scalar, WorkerSpec,
-    servers::{Compression, Consistency},
+    servers::{Compression, Consistency, MAX_WORKERS, Merge},
 };
 use std::fs;
 use tempfile::TempDir;
@@ -53,7 +53,11 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
     )
     .unwrap();
     let wanted = Sharing {
-        consistency: Consistency::Local { steps: 20 },
+        consistency: Consistency::Local {
+            steps: 20,
+            merge: None,
+        },
+        streaming: Streaming::default(),
         outer: Outer {
             rate: 0.5,
             momentum: 0.9,
@@ -80,6 +84,24 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
         ("num_push_threads = 65", "more than 64"),
         ("consistency = \"ssp\"", "{ ssp = 2 }"),
         ("consistency = { ssp = 2, rate = 1 }", "rate"),
+        ("consistency = { local = 9, quorum = 0 }", "`quorum`"),
+        (
+            "consistency = { local = 9, grace = \"2 s\" }",
+            "needs a `quorum`",
+        ),
+        (
+            "consistency = { local = 9, quorum = 2, grace = \"2 h\" }",
+            "at most an hour",
+        ),
+        (
+            "consistency = { local = 9, fragments = 10 }",
+            "10 fragments",
+        ),
+        (
+            "consistency = { local = 9, fragments = 2, delay = 5 }",
+            "at most 4",
+        ),
+        ("consistency = { local = 9, mix = 1.5 }", "`mix`"),
         ("compression = \"f8\"", "there is no `compression` \"f8\""),
         ("block_size = 100", "multiple of 64"),
         ("use_sfb = \"yes\"", "`use_sfb`"),
@@ -90,6 +112,50 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
     ] {
         let error = sharing(keys).unwrap_err();
         assert!(error.contains(wanted), "{keys}: {error}");
+    }
+}
+
+#[test]
+fn outer_steps_may_have_a_quorum_and_fragments() {
+    let dir = directory();
+    let of = |keys: &str| {
+        let text = format!("{keys}\n[data]\ntable = \"a.csv\"\n{MODEL}");
+        let sharing = plan_of(&parse(&dir, &text).unwrap()).sharing;
+        (sharing.consistency.merge(), sharing.streaming)
+    };
+    let merge = |quorum, grace_millis| {
+        Some(Merge {
+            quorum,
+            grace_millis,
+        })
+    };
+    let streaming = |fragments, delay, mix| Streaming {
+        fragments,
+        delay,
+        mix,
+    };
+    let usual = Streaming::default();
+    for (keys, wanted) in [
+        ("local = 20", (None, usual)),
+        ("local = 20, quorum = 3", (merge(3, 0), usual)),
+        (
+            "local = 20, quorum = 3, grace = \"2 s\"",
+            (merge(3, 2000), usual),
+        ),
+        (
+            "local = 20, fragments = 4",
+            (merge(MAX_WORKERS, 0), streaming(4, 0, 0.0)),
+        ),
+        (
+            "local = 20, quorum = 1, fragments = 4, delay = 5",
+            (merge(1, 0), streaming(4, 5, 0.5)),
+        ),
+        (
+            "local = 20, delay = 2, mix = 0.25",
+            (merge(MAX_WORKERS, 0), streaming(1, 2, 0.25)),
+        ),
+    ] {
+        assert_eq!(of(&format!("consistency = {{ {keys} }}")), wanted, "{keys}");
     }
 }
 

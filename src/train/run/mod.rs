@@ -6,6 +6,7 @@
 //! | `worker` | a plan and its task: what is read, trained and written |
 //! | `training` | the loop over epochs and steps of a worker that trains alone |
 //! | `together` | that of one of several workers |
+//! | `streaming` | outer steps of fragments while a worker goes on: when, and how they are mixed |
 //! | `passes` | passes over samples, which both have |
 //! | `history` | what was found so far, as sums that workers share and checkpoints have |
 //! | `totals` | losses and metrics summed up, the confusion matrix |
@@ -17,6 +18,7 @@ mod checkpoints;
 mod history;
 mod outputs;
 mod passes;
+mod streaming;
 mod tensorboard;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,7 @@ mod training;
 mod worker;
 
 pub use outputs::FILES;
+pub use streaming::{mixed, moved};
 pub use worker::WORKER_FILE;
 
 use std::process::ExitCode;

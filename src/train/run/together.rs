@@ -10,11 +10,12 @@ use super::{
     history::History,
     outputs::{EndedEpoch, Outputs},
     passes::{batch_maker, evaluate, pass, steps_per_epoch},
+    streaming::{FragmentEvent, RoundSchedule, fragments},
     totals::Totals,
     training::{Ended, TrainError},
 };
 use crate::{
-    Parameters, ParametersError,
+    Parameters, ParametersError, Tensor,
     data::{Split, Standard, order},
     file::{DEVIATIONS, HISTORY, MEANS},
     local::Local,
@@ -42,6 +43,8 @@ pub struct Together<'t> {
     served: &'t mut Served,
     /// Takes the steps between two clocks, where there are several.
     inner: Option<Local>,
+    /// Where fragments take their outer steps within a round.
+    stream: Option<Stream>,
     outputs: &'t mut Outputs,
     history: History,
     /// How many epochs were reported.
@@ -49,6 +52,11 @@ pub struct Together<'t> {
     order: (u32, Vec<u32>),
     last_clock: Instant,
     own: csv::Writer<std::fs::File>,
+}
+
+/// The tensors of each fragment, and how many samples this worker has learnt from since it sent it.
+struct Stream {
+    fragments: Vec<(Range<usize>, u32)>,
 }
 
 /// What a clock is about.
@@ -81,6 +89,12 @@ pub fn sums(
         sums.extend([sum(MEANS, means), sum(DEVIATIONS, deviations)]);
     }
     Ok(sums)
+}
+
+/// The tensors of each fragment that takes outer steps by itself.
+pub fn fragments_of(plan: &TrainPlan, network: &NeuralNetwork) -> Vec<Range<usize>> {
+    let numbers: Vec<u64> = network.tensors().iter().map(Tensor::len).collect();
+    fragments(&numbers, plan.sharing.streaming.fragments)
 }
 
 /// Clocks that train: steps, or rounds of several.
@@ -116,6 +130,12 @@ impl<'t> Together<'t> {
             }
             _ => None,
         };
+        let stream = plan.sharing.streams().then(|| Stream {
+            fragments: fragments_of(plan, network)
+                .into_iter()
+                .map(|tensors| (tensors, 0))
+                .collect(),
+        });
         let mut own = csv::Writer::from_path(file).map_err(io::Error::other)?;
         own.write_record(["clock", "epoch", "samples", "part", "of", "seconds"])
             .map_err(io::Error::other)?;
@@ -126,6 +146,7 @@ impl<'t> Together<'t> {
             network,
             served,
             inner,
+            stream,
             outputs,
             history,
             reported: 0,
@@ -166,7 +187,13 @@ impl<'t> Together<'t> {
                 return Ok(());
             }
             match self.clock(turn, clocks) {
-                Err(TrainError::Parameters(ParametersError::Again)) => {}
+                Err(TrainError::Parameters(ParametersError::Again)) => {
+                    let fragments = self
+                        .stream
+                        .iter_mut()
+                        .flat_map(|stream| &mut stream.fragments);
+                    fragments.for_each(|(_, samples)| *samples = 0);
+                }
                 done => done?,
             }
         }
@@ -177,6 +204,10 @@ impl<'t> Together<'t> {
         let mut found = History::new(self.plan.epochs);
         let of_epoch = clocks_per_epoch(self.plan, self.split.training.len());
         if turn.clock > 0 && turn.clock.is_multiple_of(of_epoch) {
+            if self.stream.is_some() && self.split.validation.is_some() {
+                // What all have come to is looked at, and gone on from.
+                self.served.ask_anew()?;
+            }
             self.pull()?;
             self.validate(turn.share, (turn.clock / of_epoch) as u32 - 1, &mut found)?;
         }
@@ -224,6 +255,7 @@ impl<'t> Together<'t> {
 
     /// All values as they count at this clock.
     fn pull(&mut self) -> Result<(), TrainError> {
+        self.served.await_sums()?;
         (0..self.network.tensors().len()).try_for_each(|tensor| self.served.pull(tensor))?;
         self.pull_averages()
     }
@@ -282,7 +314,9 @@ impl<'t> Together<'t> {
         let samples = self.split.training.len();
         let first =
             u64::from(clock.epoch) * steps_per_epoch(self.plan, samples) + clock.batches.start;
+        let round = self.round(all.len() as u64);
         for (step, batch) in (first..).zip(all) {
+            self.stream(&round, step - first)?;
             let own = part(turn.share, batch.len());
             if own.is_empty() {
                 continue;
@@ -325,13 +359,52 @@ impl<'t> Together<'t> {
                 });
             }
             count += own.len() as u32;
+            let fragments = self
+                .stream
+                .iter_mut()
+                .flat_map(|stream| &mut stream.fragments);
+            fragments.for_each(|(_, samples)| *samples += own.len() as u32);
         }
-        if self.inner.is_some() && count > 0 {
+        self.stream(&round, all.len() as u64)?;
+        if self.inner.is_some() && self.stream.is_none() && count > 0 {
             (0..self.network.tensors().len())
                 .rev()
                 .try_for_each(|tensor| self.served.push_difference(tensor))?;
         }
         Ok((totals, count))
+    }
+
+    /// When fragments are sent in a round of so many steps, and what comes of them is taken up.
+    fn round(&self, steps: u64) -> Option<RoundSchedule> {
+        let stream = self.stream.as_ref()?;
+        let streaming = self.plan.sharing.streaming;
+        Some(RoundSchedule::new(streaming, stream.fragments.len(), steps))
+    }
+
+    /// Does with fragments what is due after so many steps of the round.
+    fn stream(&mut self, round: &Option<RoundSchedule>, steps: u64) -> Result<(), TrainError> {
+        let (Some(round), Some(stream)) = (round, &mut self.stream) else {
+            return Ok(());
+        };
+        let mix = self.plan.sharing.streaming.mix;
+        for event in round.after(steps) {
+            match event {
+                FragmentEvent::Send(fragment) => {
+                    let (tensors, samples) = &mut stream.fragments[fragment];
+                    self.served.samples(*samples)?;
+                    let mut backwards = tensors.clone().rev();
+                    backwards.try_for_each(|tensor| self.served.push_difference(tensor))?;
+                    self.served.ask_for(tensors.clone())?;
+                    *samples = 0;
+                }
+                FragmentEvent::TakeUp(fragment) => {
+                    let (tensors, _) = &stream.fragments[fragment];
+                    let mut tensors = tensors.clone();
+                    tensors.try_for_each(|tensor| self.served.take_up(tensor, mix))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// This worker's part of what is held back, with the values that an epoch has left. A

@@ -5,7 +5,7 @@ use super::{
     history::History,
     outputs::Outputs,
     passes::{most_samples, steps_per_epoch, which_for_which},
-    together::{Together, clocks, sums},
+    together::{Together, clocks, fragments_of, sums},
     training::{Ended, TrainError, TrainingRun},
 };
 use crate::{
@@ -330,8 +330,13 @@ fn serve(
             .settings(team.workers, team.servers, training, clocks(plan, samples));
     let factored = exchange::factored(plan, &team);
     network.set_factored(factored.iter().map(|tensor| *tensor as usize));
+    let cuts = match plan.sharing.streams() {
+        true => cuts(plan, network),
+        false => Vec::new(),
+    };
     let settings = ServerSettings {
         factored,
+        cuts,
         checkpoints: plan.checkpoints,
         ..settings
     };
@@ -352,10 +357,17 @@ fn serve(
         note: note.encode(),
         resume_from,
         memory_bytes: team.memory_bytes,
+        streams: plan.sharing.streams(),
     };
     let mut served = Served::new(options, sums(plan, split, network)?, outputs.sayer()?);
     served.register(network.engine().clone(), network.tensors())?;
     Ok(served)
+}
+
+/// The first tensor of each fragment but the first, and the first sum: no block has numbers of two.
+fn cuts(plan: &TrainPlan, network: &NeuralNetwork) -> Vec<u32> {
+    let fragments = fragments_of(plan, network).into_iter();
+    fragments.map(|fragment| fragment.end as u32).collect()
 }
 
 /// What files say of the model.

@@ -11,7 +11,10 @@
 
 mod link;
 
-use super::parameters::{Parameters, ParametersError, Tensor};
+use super::{
+    parameters::{Parameters, ParametersError, Tensor},
+    run::{mixed, moved},
+};
 use bytes::Bytes;
 use link::Link;
 pub use link::{WorkerShare, receive};
@@ -21,7 +24,7 @@ use nodectl_wire::{
     api::params::{Register, Registered},
     frames::FromTrainer,
 };
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{ops::Range, path::PathBuf, sync::Arc, time::Duration};
 
 /// For a copy: far more than one takes on a device that works.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -39,6 +42,8 @@ pub struct ServedOptions {
     pub resume_from: Option<PathBuf>,
     /// What the worker may use in all.
     pub memory_bytes: Option<u64>,
+    /// Values are asked for tensor by tensor, and the engine's stay from clock to clock.
+    pub streams: bool,
 }
 
 /// Numbers to which all workers add.
@@ -108,7 +113,7 @@ impl Served {
     /// its part of it. Whatever it did in a clock that is void, which `ParametersError::Again` has
     /// said, is forgotten.
     pub fn begin(&mut self) -> Result<Turn, ParametersError> {
-        let heard = self.heard;
+        let (heard, streams) = (self.heard, self.options.streams);
         let joined = self.joined()?;
         let (clock, share, asked) = joined.link.wait(|state| {
             let clock = state.clock.filter(|_| state.released)?;
@@ -123,7 +128,9 @@ impl Served {
         if !asked {
             joined.ask();
         }
-        joined.loaded.fill(false);
+        if !asked || !streams {
+            joined.loaded.fill(false);
+        }
         (self.clock, self.heard) = (clock, share.number);
         Ok(Turn { clock, share })
     }
@@ -160,6 +167,71 @@ impl Served {
         Ok(())
     }
 
+    /// What is pushed from now on in this clock is of so many samples, and counts before the clock
+    /// ends.
+    pub fn samples(&mut self, samples: u32) -> Result<(), ParametersError> {
+        let clock = self.clock;
+        let joined = self.joined()?;
+        joined.check()?;
+        joined
+            .link
+            .send(FromTrainer::Samples, clock, samples.to_le_bytes().to_vec());
+        Ok(())
+    }
+
+    /// Asks for these tensors as they will be with what this worker has pushed. What was asked for
+    /// before has come.
+    pub fn ask_for(&mut self, tensors: Range<usize>) -> Result<(), ParametersError> {
+        let joined = self.joined()?;
+        joined.check()?;
+        joined.ask_for(tensors);
+        Ok(())
+    }
+
+    /// Asks for everything, also what the engine has already.
+    pub fn ask_anew(&mut self) -> Result<(), ParametersError> {
+        let joined = self.joined()?;
+        joined.check()?;
+        joined.ask();
+        joined.loaded.fill(false);
+        Ok(())
+    }
+
+    /// Waits for all sums.
+    pub fn await_sums(&mut self) -> Result<(), ParametersError> {
+        let joined = self.joined()?;
+        let sums = joined.tensors.len()..joined.places.tensors.len();
+        sums.into_iter()
+            .try_for_each(|sum| joined.await_values(sum))
+    }
+
+    /// Waits for a tensor's values, and has the engine go on with the share `mix` of its own and
+    /// the rest of them.
+    pub fn take_up(&mut self, tensor: usize, mix: f32) -> Result<(), ParametersError> {
+        let joined = self.joined()?;
+        joined.await_values(tensor)?;
+        let BufferView {
+            buffer,
+            offset,
+            len,
+            ..
+        } = &joined.tensors[tensor].values;
+        let place = joined.places.tensors[tensor];
+        let mut values = joined.link.memory().read(place * 4, len * 4)?;
+        if mix > 0.0 {
+            let own = joined
+                .engine
+                .download(buffer, offset * 4..(offset + len) * 4)
+                .wait(PATIENCE)?;
+            let mixed = mixed(&numbers(&values), &numbers(&own), mix);
+            values = bytemuck::cast_slice(&mixed).to_vec();
+        }
+        let uploaded = joined
+            .engine
+            .upload(buffer, offset * 4, Bytes::from(values));
+        Ok(uploaded.wait(PATIENCE)?)
+    }
+
     /// In place of `push`, where the engine has moved the values itself: the gradient is what they
     /// have moved by, backwards.
     pub fn push_difference(&mut self, tensor: usize) -> Result<(), ParametersError> {
@@ -178,12 +250,7 @@ impl Served {
             .wait(PATIENCE)?;
         let place = joined.places.tensors[tensor];
         let before = joined.link.memory().read(place * 4, len * 4)?;
-        let numbers = |bytes: &[u8]| bytemuck::pod_collect_to_vec::<u8, f32>(bytes);
-        let moved: Vec<f32> = numbers(&before)
-            .iter()
-            .zip(numbers(&now))
-            .map(|(before, now)| before - now)
-            .collect();
+        let moved = moved(&numbers(&before), &numbers(&now));
         joined.link.memory().write(
             (place + joined.places.gradients) * 4,
             bytemuck::cast_slice(&moved),
@@ -259,17 +326,21 @@ impl Served {
 impl Joined {
     /// Asks for all values, those that are needed first to begin with.
     fn ask(&self) {
-        let all = self.places.tensors.len() as u32;
+        self.ask_for(0..self.places.tensors.len());
+    }
+
+    fn ask_for(&self, tensors: Range<usize>) {
         let mut state = self.link.state();
-        state.pulled.fill(false);
+        state.pulled[tensors.clone()].fill(false);
         state.asked = true;
         state.pulls += 1;
         let number = state.pulls;
         drop(state);
+        let (first, end) = (tensors.start as u32, tensors.end as u32);
         self.link.send(
             FromTrainer::Pull,
             number,
-            (0..all).flat_map(u32::to_le_bytes).collect(),
+            (first..end).flat_map(u32::to_le_bytes).collect(),
         );
     }
 
@@ -285,6 +356,10 @@ impl Joined {
             Ok(())
         }
     }
+}
+
+fn numbers(bytes: &[u8]) -> Vec<f32> {
+    bytemuck::pod_collect_to_vec(bytes)
 }
 
 /// What this worker has done, or waits for, is void.
@@ -424,7 +499,7 @@ impl Parameters for Served {
     }
 
     fn clock(&mut self, samples: u32) -> Result<u64, ParametersError> {
-        let clock = self.clock;
+        let (clock, streams) = (self.clock, self.options.streams);
         let joined = self.joined()?;
         let mut state = joined.link.state();
         if state.moved {
@@ -436,7 +511,11 @@ impl Parameters for Served {
             .link
             .send(FromTrainer::Clock, clock, samples.to_le_bytes().to_vec());
         // What the next step needs is on its way while others still compute.
-        joined.ask();
+        if streams {
+            joined.ask_for(joined.tensors.len()..joined.places.tensors.len());
+        } else {
+            joined.ask();
+        }
         Ok(clock + 1)
     }
 

@@ -144,12 +144,13 @@ pub struct WorkerBlock {
 }
 
 /// An update that a primary has sent to replicas, and which does not count yet.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockUpdate {
     /// The block's version before it.
     pub version: u64,
-    /// Whose gradient it is; None for the sum of all workers'.
-    pub of: Option<(Worker, Clock)>,
+    /// Whose gradient it is, or of whose updates the weighted mean; nobody's for the sum of all
+    /// workers' of a clock.
+    pub of: Vec<(Worker, Clock)>,
     /// The factor of a step with it; with a sum goes that of the clock before, of whose commit the
     /// receiver may not have heard.
     pub scale: f32,
@@ -195,6 +196,19 @@ pub enum ViewMessage {
     },
     /// With the worker's gradient of that clock.
     Push(WorkerBlock),
+    /// Where updates are merged: the worker has pushed its update of all blocks of a fragment, which
+    /// is of so many samples.
+    Offered {
+        worker: Worker,
+        clock: Clock,
+        fragment: u32,
+        samples: u32,
+    },
+    /// A fragment's next outer step: whose updates it takes, each with its samples.
+    Merge {
+        fragment: u32,
+        of: Vec<(Worker, Clock, u32)>,
+    },
     /// The worker has pushed everything of this clock.
     Ended {
         worker: Worker,
@@ -305,7 +319,9 @@ impl ViewMessage {
             Self::Push(part) | Self::Acknowledged(part) | Self::Pull(part) | Self::Values(part) => {
                 Some(part.block)
             }
-            Self::Ended { .. }
+            Self::Offered { .. }
+            | Self::Merge { .. }
+            | Self::Ended { .. }
             | Self::Moved
             | Self::Drain { .. }
             | Self::Drained

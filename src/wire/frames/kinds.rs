@@ -103,6 +103,7 @@ kinds! {
         Finish, "FINISH" = 71;
         Alone, "ALONE" = 72;
         Keep, "KEEP" = 73;
+        Samples, "SAMPLES" = 74;
     }
 }
 

@@ -50,6 +50,26 @@ impl Simulation {
                     norm2,
                 });
             }
+            Effect::Merge {
+                block,
+                version,
+                weights,
+            } => {
+                node.merge(block, version, &weights);
+                self.merges[usize::from(weights.len() > 1)] += 1;
+            }
+            Effect::Grace {
+                epoch,
+                fragment,
+                number,
+            } => {
+                let over = GroupInput::GraceOver {
+                    epoch,
+                    fragment,
+                    number,
+                };
+                self.done.push((at, over));
+            }
             Effect::Apply {
                 block,
                 gradient,
@@ -64,6 +84,7 @@ impl Simulation {
                     self.story.count("the next view made sums void");
                 }
                 node.sums.clear();
+                node.merged.clear();
             }
             Effect::DropBlock { block } => assert!(node.blocks.remove(&block).is_some()),
             Effect::Zero { tensor, .. } => assert_eq!(tensor, 1, "all others were pushed"),
@@ -83,6 +104,7 @@ impl Simulation {
         let node = self.nodes.get_mut(&at).unwrap();
         let update = match gradient {
             Gradient::Sum => node.sums.remove(&block).unwrap(),
+            Gradient::Merged { version } => node.merged.remove(&(block, version)).unwrap(),
             Gradient::Of { worker, clock } => {
                 let update = node.contributions.remove(&(worker, clock, block));
                 Arc::new(BTreeSet::from([update.unwrap()]))
@@ -172,6 +194,9 @@ impl Node {
                 block,
             } => Bytes::Gradient(self.contributions[&(worker, clock, block)]),
             Payload::Sum { block } => Bytes::Sum(self.sums[&block].clone()),
+            Payload::Merged { block, version } => {
+                Bytes::Sum(self.merged[&(block, version)].clone())
+            }
             Payload::Values { block } | Payload::State { block } => {
                 Bytes::Values(self.blocks[&block].clone())
             }
@@ -197,6 +222,9 @@ impl Node {
             (ByteTarget::Sum { block }, Bytes::Sum(sum)) => {
                 self.sums.insert(block, sum);
             }
+            (ByteTarget::Merged { block, version }, Bytes::Sum(merged)) => {
+                self.merged.insert((block, version), merged);
+            }
             (ByteTarget::State { block }, Bytes::Values(content)) => {
                 self.blocks.insert(block, content);
             }
@@ -214,5 +242,18 @@ impl Node {
         let sum = weights.iter().map(|(worker, _)| take(*worker).unwrap());
         let sum = sum.collect();
         self.sums.insert(block, Arc::new(sum));
+    }
+
+    /// Each of the updates counts once, and as much as its samples, which are the same.
+    fn merge(&mut self, block: Block, version: u64, weights: &[(Worker, Clock, f32)]) {
+        let share = 1.0 / weights.len() as f32;
+        let mut merged = BTreeSet::new();
+        for (worker, clock, weight) in weights {
+            let update = self.contributions.remove(&(*worker, *clock, block));
+            assert!((weight - share).abs() < 1e-6);
+            assert!(merged.insert(update.unwrap()));
+        }
+        let before = self.merged.insert((block, version), Arc::new(merged));
+        assert_eq!(before, None);
     }
 }

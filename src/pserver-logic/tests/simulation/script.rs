@@ -139,10 +139,18 @@ impl Simulation {
         if script.pushing.is_empty() && is_barrier && script.passed != Some(clock) {
             return self.come_to_barrier(at, worker);
         }
-        if script.pushing.is_empty() {
+        let is_merged = self.settings.consistency.merge().is_some();
+        let begins = script.pushing.is_empty();
+        if begins {
             // Backwards; tensor 1 is never pushed.
             script.pushing = vec![0, 2, 3, 4];
         }
+        if begins && is_merged && split == 1 && node.group.clock_of(worker) == Some(clock) {
+            // Fragments go out as soon as they are whole.
+            self.give(at, GroupInput::Samples { worker, samples: 8 }, Bytes::None);
+        }
+        let node = self.nodes.get_mut(&at).unwrap();
+        let script = node.workers.get_mut(&worker).unwrap();
         let count = script.pushing.len().saturating_sub(split);
         let tensors: Vec<u32> = script.pushing.split_off(count).into_iter().rev().collect();
         let last = script.pushing.is_empty();

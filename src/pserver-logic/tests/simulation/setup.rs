@@ -64,7 +64,12 @@ impl Simulation {
                 shape: shape.to_vec(),
             })
             .collect();
-        let layout = ArenaLayout::with_factored(&tensors, settings.block_bytes, &settings.factored);
+        let layout = ArenaLayout::with_cuts(
+            &tensors,
+            settings.block_bytes,
+            &settings.factored,
+            &settings.cuts,
+        );
         let layout = Arc::new(layout.unwrap());
         Self {
             random: StdRng::seed_from_u64(seed),
@@ -93,6 +98,7 @@ impl Simulation {
             story: Story::default(),
             steps: 0,
             finished: 0,
+            merges: [0; 2],
             refused: 0,
             disk: Disk::default(),
             sought: Vec::new(),
@@ -138,6 +144,7 @@ impl Simulation {
                 group,
                 blocks: Default::default(),
                 sums: Default::default(),
+                merged: Default::default(),
                 contributions: Default::default(),
                 desk,
                 workers: Default::default(),

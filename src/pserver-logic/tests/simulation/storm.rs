@@ -71,7 +71,10 @@ impl Storm {
         let modes = [
             Consistency::Bsp,
             Consistency::Bsp,
-            Consistency::Local { steps: 3 },
+            Consistency::Local {
+                steps: 3,
+                merge: None,
+            },
             Consistency::Ssp { staleness: 0 },
             Consistency::Ssp { staleness: 2 },
             Consistency::Async,
@@ -134,6 +137,25 @@ impl Storm {
             faults,
             never_heals,
         }
+    }
+
+    /// As `of`, where updates are merged.
+    pub fn merging(seed: u64) -> Self {
+        let storm = Self::of(seed);
+        let quorum = 1 + seed as u32 % storm.nodes;
+        let consistency = merging(quorum, seed % 2);
+        let usual = settings(consistency, storm.nodes, false, None);
+        let settings = ServerSettings {
+            replicas: storm.settings.replicas,
+            checkpoints: storm.settings.checkpoints,
+            cuts: if seed % 3 == 0 {
+                vec![2, 4]
+            } else {
+                Vec::new()
+            },
+            ..usual
+        };
+        Self { settings, ..storm }
     }
 
     /// Runs it, and returns what came of it. Panics if a promise is broken.
