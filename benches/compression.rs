@@ -1,6 +1,7 @@
-//! What the compression of gradients does to loss and accuracy, and to the bytes on the wire: the
-//! shipped digits, trained by two workers on two nodes in network namespaces, whose counters count.
-//! Each value is a mean and a standard deviation over seeds. `-- --seeds N` (5). Needs root.
+//! What compression does to loss and accuracy, and to the bytes on the wire, gradients, sums and
+//! values together: the shipped digits, trained by two workers on two nodes in network namespaces,
+//! whose counters count. Each value is a mean and a standard deviation over seeds. `-- --seeds N`
+//! (5). Needs root.
 
 mod support;
 
@@ -14,17 +15,25 @@ use support::{
     digits, number, report,
 };
 
-const COMPRESSIONS: [&str; 6] = [
-    "\"none\"",
-    "\"f16\"",
-    "\"bf16\"",
-    "\"int8\"",
-    "{ topk = 0.1 }",
-    "{ topk = 0.01 }",
+/// What job files say, and the most bytes that it may send, of those that the first of them sends.
+const WAYS: [(&str, &str, Option<f64>); 9] = [
+    ("none", "", None),
+    ("f16", "compression = \"f16\"", None),
+    ("bf16", "compression = \"bf16\"", None),
+    ("int8", "compression = \"int8\"", Some(0.35)),
+    ("int4", "compression = \"int4\"", None),
+    ("topk 0.1", "compression = { topk = 0.1 }", None),
+    ("topk 0.01", "compression = { topk = 0.01 }", None),
+    ("local 20", "consistency = { local = 20 }", None),
+    (
+        "local 20, int4",
+        "consistency = { local = 20 }\ncompression = \"int4\"",
+        Some(0.01),
+    ),
 ];
 
 fn main() {
-    report::title("compression of gradients, digits, 2 workers and 2 servers");
+    report::title("compression, digits, 2 workers and 2 servers");
     let Some(lab) = Lab::new(2) else { return };
     let mut cluster = Cluster::empty(Discovery::Beacon);
     cluster.lab = Some(lab);
@@ -35,16 +44,17 @@ fn main() {
     cluster.wait_members(2);
     let seeds = number("--seeds", 5) as u64;
     println!(
-        "  {:<18} {:>18} {:>20} {:>16}",
-        "", "validation loss", "validation accuracy", "MB sent"
+        "  {:<18} {:>18} {:>20} {:>16} {:>8}",
+        "", "validation loss", "validation accuracy", "MB sent", "of plain"
     );
-    for (index, compression) in COMPRESSIONS.iter().enumerate() {
+    let (mut plain, mut ratios) = (0.0, Vec::new());
+    for (index, (way, keys, most)) in WAYS.iter().enumerate() {
         let mut found = [const { Vec::new() }; 3];
         for seed in 1..=seeds {
             let before = sent_bytes(&cluster);
             let name = format!("digits-{index}-{seed}");
             // Factors are not compressed as gradients are.
-            let more = format!("compression = {compression}\nuse_sfb = false");
+            let more = format!("{keys}\nuse_sfb = false");
             let file = digits::job(&cluster, &name, seed, &more);
             let into = cluster.dir.path().join(format!("into-{name}"));
             let (code, output) = run_to_end(&cluster, 0, &file, &into);
@@ -57,11 +67,20 @@ fn main() {
                 .zip([loss, accuracy, megabytes])
                 .for_each(|(values, value)| values.push(value));
         }
+        let (sent, _) = report::spread(&found[2]);
+        if index == 0 {
+            plain = sent;
+        }
+        let ratio = sent / plain;
+        ratios.extend(most.map(|most| (way, ratio, most)));
         let [loss, accuracy, megabytes] = found.map(|values| {
             let (mean, deviation) = report::spread(&values);
             format!("{mean:.4} ± {deviation:.4}")
         });
-        println!("  {compression:<18} {loss:>18} {accuracy:>20} {megabytes:>16}");
+        println!("  {way:<18} {loss:>18} {accuracy:>20} {megabytes:>16} {ratio:>8.4}");
+    }
+    for (way, ratio, most) in ratios {
+        report::bar(&format!("bytes of {way}, of plain"), ratio, most, "", "");
     }
     println!(
         "  means and standard deviations of {seeds} seeds; bytes are all that both nodes sent, frames and control messages included"

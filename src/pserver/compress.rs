@@ -1,5 +1,5 @@
-//! Gradients on their way to another node, in fewer bytes. What is lost goes into the worker's next
-//! gradient of the block (error feedback; Karimireddy et al., arXiv 1901.09847).
+//! Gradients, sums and changes of values on their way to another node, in fewer bytes. What is lost
+//! goes into the next ones of the block (error feedback; Karimireddy et al., arXiv 1901.09847).
 
 use half::{bf16, f16};
 use nodectl_types::servers::Compression;
@@ -37,6 +37,15 @@ pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec
     residual.extend(gradient.iter().zip(&sent).map(|(g, sent)| g - sent));
     gradient.copy_from_slice(&sent);
     bytes
+}
+
+/// How sums and values travel where gradients are compressed like this. Most of their numbers
+/// change with each step, so the largest alone do not tell of them.
+pub fn of_sums(compression: Compression) -> Compression {
+    match compression {
+        Compression::TopK { .. } => Compression::Int8,
+        other => other,
+    }
 }
 
 /// A number that is too large for the format is sent as the largest that it has: the rest goes with

@@ -273,7 +273,7 @@ fn array<const N: usize>(source: &mut impl Read) -> io::Result<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Outgoing;
+    use crate::outgoing::Outgoing;
     use nodectl_ports::PeerStream;
     use nodectl_types::servers::message::{Epoch, ServerMessage};
     use serde_json::json;

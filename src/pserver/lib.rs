@@ -18,7 +18,9 @@
 //! | `writer` | writes a checkpoint beside the job's thread |
 //! | `checkpoints` | checkpoints on this node's disk, and on others' |
 //! | `optimizer` | the arithmetic of a step |
-//! | `compress` | gradients in fewer bytes |
+//! | `compress` | gradients, sums and changes of values in fewer bytes |
+//! | `values` | values for readers elsewhere, as what they have changed by |
+//! | `outgoing` | bytes on their way |
 //! | `factors` | gradients as sufficient factors |
 //! | `search` | which members train the same job, and what the cluster knows of it |
 //! | `peers` | connections to the job's other nodes |
@@ -47,11 +49,13 @@ mod incoming;
 mod jobs;
 mod lifeline;
 pub mod optimizer;
+mod outgoing;
 mod peers;
 mod registration;
 mod search;
 mod service;
 mod store;
+mod values;
 mod watch;
 mod worker;
 mod writer;

@@ -3,7 +3,7 @@
 //! keeps to its own, and a lifeline (`lifeline`). What waits to be written goes out by priority,
 //! the first layers' blocks first (P3; Jayarajan et al., arXiv 1905.03960).
 
-use super::{lifeline::Lifeline, store::Outgoing};
+use super::{lifeline::Lifeline, outgoing::Outgoing};
 use nodectl_ports::{Close, PeerStream, Streams};
 use nodectl_types::{
     NodeId, StreamToken,

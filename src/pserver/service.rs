@@ -11,7 +11,7 @@ use super::{
     worker::WorkerLink,
     writer::CheckpointWriter,
 };
-use effects::{ParallelWork, Received};
+use effects::ParallelWork;
 use nodectl_pserver_logic::{Group, GroupConfig, GroupInput, Notice};
 use nodectl_types::{
     JobId, NodeId,
@@ -19,7 +19,7 @@ use nodectl_types::{
     query::LateWorker,
     servers::{
         ServerSettings,
-        message::{Epoch, ServerMessage, ViewMessage, Worker},
+        message::{Epoch, ServerMessage, Worker},
     },
 };
 use std::{
@@ -350,6 +350,7 @@ impl Service {
     fn peer(&mut self, peer: NodeId, event: PeerEvent) {
         match event {
             PeerEvent::Up { connection, outbox } => {
+                self.store.forget_peer(peer);
                 if let Some((_, old)) = self.peers.insert(peer, (connection, outbox)) {
                     old.close();
                     self.give(GroupInput::PeerDown(peer));
@@ -384,20 +385,19 @@ impl Service {
     }
 
     fn message(&mut self, from: NodeId, message: ServerMessage, payload: Incoming) {
-        if let Err(error) = self.store.fits(&message, &payload) {
-            self.hang_up(from, &error.to_string());
-            return self.give(GroupInput::PeerDown(from));
-        }
-        let is_replica = matches!(
-            message,
-            ServerMessage::InView {
-                message: ViewMessage::Replicate { .. },
-                ..
+        let payload = self
+            .store
+            .decode_values(from, &message, payload)
+            .and_then(|payload| {
+                self.store.fits(&message, &payload)?;
+                Ok(payload)
+            });
+        let payload = match payload {
+            Ok(payload) => payload,
+            Err(error) => {
+                self.hang_up(from, &error.to_string());
+                return self.give(GroupInput::PeerDown(from));
             }
-        );
-        let payload = match is_replica {
-            true => Received::Plain(payload),
-            false => Received::AsSent(payload),
         };
         self.run(GroupInput::Message { from, message }, Some(payload));
     }
@@ -468,7 +468,7 @@ impl Service {
         self.run(input, None);
     }
 
-    fn run(&mut self, input: GroupInput, mut payload: Option<Received>) {
+    fn run(&mut self, input: GroupInput, mut payload: Option<Incoming>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let mut together = ParallelWork::default();

@@ -8,11 +8,16 @@ use super::{
     file::ArrayPlaces,
     incoming::Incoming,
     optimizer,
+    outgoing::Outgoing,
+    values::{ReadValues, SentValues},
 };
 use nodectl_pserver_logic::{ArenaLayout, ByteTarget, Gradient, Payload};
-use nodectl_types::servers::{
-    Compression, ServerSettings,
-    message::{Block, Clock, ServerMessage, ViewMessage, Worker},
+use nodectl_types::{
+    NodeId,
+    servers::{
+        Compression, ServerSettings,
+        message::{Block, Clock, ServerMessage, ViewMessage, Worker},
+    },
 };
 use rayon::prelude::*;
 use std::{
@@ -20,6 +25,8 @@ use std::{
     io,
     sync::Arc,
 };
+
+mod encoded;
 
 /// Blocks of fewer numbers together are not worth waking other threads.
 const ALONE_NUMBERS: usize = 512 << 10;
@@ -47,7 +54,8 @@ struct StoredShard {
 enum Contribution {
     /// Where its worker has it.
     Local(Arc<Arena>),
-    Remote(Arc<Incoming>),
+    /// As numbers, and as it came if it was compressed.
+    Remote(Arc<Incoming>, Option<Arc<Incoming>>),
 }
 
 impl StoredShard {
@@ -60,59 +68,8 @@ impl StoredShard {
 enum StoredSum {
     Parts(Vec<(Contribution, f32)>),
     Whole(Arc<Vec<f32>>),
-}
-
-/// Bytes on their way to another node or a file: parts in order.
-pub enum Outgoing {
-    Numbers(Vec<Arc<Vec<f32>>>),
-    /// A block's values and the optimizer's state.
-    State(Arc<Vec<f32>>, Arc<Vec<Vec<f32>>>),
-    Gradient {
-        arena: Arc<Arena>,
-        range: std::ops::Range<u64>,
-    },
-    Forwarded(Arc<Incoming>),
-    Encoded(Vec<u8>),
-}
-
-impl Outgoing {
-    pub fn parts(&self) -> Vec<&[u8]> {
-        match self {
-            Self::Numbers(parts) => parts
-                .iter()
-                .map(|part| bytemuck::cast_slice(part.as_slice()))
-                .collect(),
-            Self::State(values, state) => {
-                let all = [values.as_slice()]
-                    .into_iter()
-                    .chain(state.iter().map(Vec::as_slice));
-                all.map(bytemuck::cast_slice).collect()
-            }
-            Self::Gradient { arena, range } => {
-                vec![bytemuck::cast_slice(arena.gradients(range.clone()))]
-            }
-            Self::Forwarded(numbers) => vec![numbers.bytes()],
-            Self::Encoded(bytes) => vec![bytes],
-        }
-    }
-
-    /// The arrays of so many numbers that it holds, one behind the other.
-    pub fn arrays(&self, len: usize) -> io::Result<Vec<&[f32]>> {
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "a block of another length");
-        let mut arrays = Vec::new();
-        for part in self.parts() {
-            let numbers: &[f32] = bytemuck::try_cast_slice(part).map_err(|_| wrong())?;
-            if len == 0 || !numbers.len().is_multiple_of(len) {
-                return Err(wrong());
-            }
-            arrays.extend(numbers.chunks_exact(len));
-        }
-        Ok(arrays)
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.parts().iter().map(|part| part.len()).sum()
-    }
+    /// As replicas got it: what they make of these bytes.
+    Sent(Arc<Vec<f32>>, Arc<Vec<u8>>),
 }
 
 pub struct BlockStore {
@@ -130,6 +87,11 @@ pub struct BlockStore {
     arenas: HashMap<Worker, Arc<Arena>>,
     /// What compression left behind, by worker and block.
     residuals: HashMap<(Worker, Block), Vec<f32>>,
+    /// And of sums and means, which replicas get.
+    sum_residuals: HashMap<Block, Vec<f32>>,
+    /// What readers elsewhere have, and what this node's workers have of others' blocks.
+    sent: SentValues,
+    read: ReadValues,
     /// Gradients of the worker's clock that were compressed already.
     compressed: HashSet<(Worker, Block)>,
 }
@@ -147,6 +109,9 @@ impl BlockStore {
             factors: HashMap::new(),
             arenas: HashMap::new(),
             residuals: HashMap::new(),
+            sum_residuals: HashMap::new(),
+            sent: SentValues::default(),
+            read: ReadValues::default(),
             compressed: HashSet::new(),
         }
     }
@@ -167,63 +132,55 @@ impl BlockStore {
         self.residuals.retain(|(of, _), _| *of != worker);
     }
 
-    /// What of a message goes over the wire as bytes.
-    pub fn outgoing(&mut self, payload: Payload) -> Option<Outgoing> {
+    /// What of a message goes to another node as bytes.
+    pub fn outgoing(&mut self, to: NodeId, payload: Payload) -> Option<Outgoing> {
         Some(match payload {
-            Payload::Gradient { worker, block } => {
-                let arena = self.arenas.get(&worker)?.clone();
-                let range = self.layout.block(block);
-                if let Some(sizes) = self.layout.factored(block) {
-                    return Some(Outgoing::Encoded(
-                        Factors::of_memory(arena.gradients(range), sizes)?.encode(),
-                    ));
-                }
-                if self.settings.compression == Compression::None {
-                    return Some(Outgoing::Gradient { arena, range });
-                }
-                let trained = self.trained(block);
-                // Sent again after a change of the view, it is the same.
-                let mut nothing = Vec::new();
-                let residual = if self.compressed.insert((worker, block)) {
-                    self.residuals.entry((worker, block)).or_default()
-                } else {
-                    &mut nothing
-                };
-                let mut gradient = arena.gradients(range.clone()).to_vec();
-                let sums = gradient.split_off(trained);
-                let mut encoded =
-                    compress::encode(self.settings.compression, &mut gradient, residual);
-                arena.write_gradients(range.start, &gradient);
-                encoded.extend_from_slice(bytemuck::cast_slice(&sums));
-                Outgoing::Encoded(encoded)
-            }
+            Payload::Gradient { worker, block } => return self.gradient(worker, block),
             Payload::Contribution {
                 worker,
                 clock,
                 block,
             } => match self.contributions.get(&(worker, clock, block))?.clone() {
-                Contribution::Local(arena) => {
+                Contribution::Local(arena) if self.settings.compression == Compression::None => {
                     let copied = arena.gradients(self.layout.block(block)).to_vec();
                     Outgoing::Numbers(vec![Arc::new(copied)])
                 }
-                Contribution::Remote(numbers) => Outgoing::Forwarded(numbers),
+                Contribution::Local(_) => return self.gradient(worker, block),
+                Contribution::Remote(numbers, encoded) => {
+                    Outgoing::Forwarded(encoded.unwrap_or(numbers))
+                }
             },
             Payload::Sum { block } => {
-                let trained = self.trained(block);
-                let sum = self.sums.get_mut(&block)?;
-                Outgoing::Numbers(vec![sum.whole(&self.layout, block, trained)])
+                let mut sum = self.sums.remove(&block)?;
+                let outgoing = self.outgoing_sum(block, &mut sum);
+                self.sums.insert(block, sum);
+                outgoing
             }
             Payload::Merged { block, version } => {
-                let trained = self.trained(block);
-                let merged = self.merged.get_mut(&(block, version))?;
-                Outgoing::Numbers(vec![merged.whole(&self.layout, block, trained)])
+                let mut merged = self.merged.remove(&(block, version))?;
+                let outgoing = self.outgoing_sum(block, &mut merged);
+                self.merged.insert((block, version), merged);
+                outgoing
             }
             Payload::Values { block } => {
-                Outgoing::Numbers(vec![self.shards.get(&block)?.values.clone()])
+                let values = self.shards.get(&block)?.values.clone();
+                match compress::of_sums(self.settings.compression) {
+                    Compression::None => Outgoing::Numbers(vec![values]),
+                    compression => {
+                        let trained = self.trained(block);
+                        let of = (to, block);
+                        Outgoing::Encoded(self.sent.encode(compression, of, &values, trained))
+                    }
+                }
             }
             Payload::State { block } => self.shards.get(&block)?.outgoing(),
-            Payload::Snapshot { block } => self.snapshots.remove(&block)?.outgoing(),
+            Payload::Snapshot { block } => return self.snapshot_of(block),
         })
+    }
+
+    /// What a block was for a checkpoint, which needs it once.
+    pub fn snapshot_of(&mut self, block: Block) -> Option<Outgoing> {
+        Some(self.snapshots.remove(&block)?.outgoing())
     }
 
     /// Whether what came with a message of another node is what belongs to it. Fails if it is not,
@@ -245,7 +202,10 @@ impl BlockStore {
         };
         let wanted = match message {
             ViewMessage::Push(_) => return self.gradient_fits(block, len, bytes),
-            ViewMessage::Replicate { .. } | ViewMessage::Values(_) => len,
+            ViewMessage::Replicate { update, .. } => {
+                return self.update_fits(block, len, bytes, update);
+            }
+            ViewMessage::Values(_) => len,
             ViewMessage::State { .. } | ViewMessage::Collected { .. } => len * (1 + states),
             ViewMessage::Ended { .. }
             | ViewMessage::Offered { .. }
@@ -271,21 +231,6 @@ impl BlockStore {
         incoming.numbers(wanted).map(drop)
     }
 
-    fn gradient_fits(&self, block: Block, len: usize, bytes: &[u8]) -> io::Result<()> {
-        if let Some(sizes) = self.layout.factored(block) {
-            return Factors::check(bytes, sizes).map(drop);
-        }
-        let trained = self.trained(block);
-        let compression = self.settings.compression;
-        let sums = (len - trained) * 4;
-        let encoded = bytes
-            .len()
-            .checked_sub(sums)
-            .and_then(|end| bytes.get(..end))
-            .unwrap_or_default();
-        compress::check(compression, encoded, trained)
-    }
-
     /// Keeps what came with a message. Fails if it is not what belongs there.
     pub fn take(&mut self, place: ByteTarget, incoming: Incoming) -> io::Result<()> {
         match place {
@@ -295,13 +240,12 @@ impl BlockStore {
                 block,
             } => self.take_contribution((worker, clock, block), incoming),
             ByteTarget::Sum { block } => {
-                let numbers = incoming.numbers(self.len_of(block))?.to_vec();
-                self.sums.insert(block, StoredSum::Whole(Arc::new(numbers)));
+                let sum = StoredSum::Whole(Arc::new(self.sum_of(block, &incoming)?));
+                self.sums.insert(block, sum);
                 Ok(())
             }
             ByteTarget::Merged { block, version } => {
-                let numbers = incoming.numbers(self.len_of(block))?.to_vec();
-                let merged = StoredSum::Whole(Arc::new(numbers));
+                let merged = StoredSum::Whole(Arc::new(self.sum_of(block, &incoming)?));
                 self.merged.insert((block, version), merged);
                 Ok(())
             }
@@ -336,30 +280,18 @@ impl BlockStore {
             self.factors.insert(of, factors);
             return Ok(());
         }
-        if self.settings.compression == Compression::None {
-            return self.take_numbers(of, incoming);
-        }
-        // Sums are not compressed.
-        let (trained, len) = (self.trained(block), self.len_of(block));
-        let bytes = incoming.bytes();
-        let (encoded, sums) = bytes
-            .split_at_checked(bytes.len().saturating_sub((len - trained) * 4))
-            .ok_or_else(|| {
-                io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "fewer bytes than the block's sums have",
-                )
-            })?;
-        let mut numbers = compress::decode(self.settings.compression, encoded, trained)?;
-        numbers.extend(compress::numbers(sums, len - trained)?);
-        self.take_numbers(of, Incoming::from(numbers))
-    }
-
-    /// A gradient as it is.
-    fn take_numbers(&mut self, of: (Worker, Clock, Block), incoming: Incoming) -> io::Result<()> {
-        incoming.numbers(self.len_of(of.2))?;
-        let gradient = Contribution::Remote(Arc::new(incoming));
-        self.contributions.insert(of, gradient);
+        let numbers = match self.settings.compression {
+            Compression::None => {
+                incoming.numbers(self.len_of(block))?;
+                Contribution::Remote(Arc::new(incoming), None)
+            }
+            compression => {
+                let numbers = self.decoded(compression, block, incoming.bytes())?;
+                let numbers = Arc::new(Incoming::from(numbers));
+                Contribution::Remote(numbers, Some(Arc::new(incoming)))
+            }
+        };
+        self.contributions.insert(of, numbers);
         Ok(())
     }
 
@@ -375,22 +307,6 @@ impl BlockStore {
         };
         self.shards.insert(block, shard);
         Ok(())
-    }
-
-    /// A replica gets a gradient from the primary as it is, not compressed.
-    pub fn take_plain(&mut self, place: ByteTarget, incoming: Incoming) -> io::Result<()> {
-        match place {
-            ByteTarget::Contribution {
-                worker,
-                clock,
-                block,
-            } => self.take_numbers((worker, clock, block), incoming),
-            ByteTarget::Sum { .. }
-            | ByteTarget::Merged { .. }
-            | ByteTarget::State { .. }
-            | ByteTarget::Worker { .. }
-            | ByteTarget::Checkpoint { .. } => self.take(place, incoming),
-        }
     }
 
     pub fn contribute(&mut self, worker: Worker, clock: Clock, block: Block) {
@@ -598,6 +514,9 @@ impl BlockStore {
     }
 
     pub fn drop_gradients(&mut self) {
+        // What compression has left out of a sum that is void is of no use.
+        self.sum_residuals.clear();
+        self.sent.clear();
         self.sums.clear();
         self.merged.clear();
         self.contributions.clear();
@@ -657,7 +576,7 @@ fn for_each<T: Send>(works: &mut [T], numbers: usize, work: impl Fn(&mut T) + Se
 impl StoredSum {
     /// In one piece; `trained` of the block's numbers are parameters, and behind them are sums.
     fn whole(&mut self, layout: &ArenaLayout, block: Block, trained: usize) -> Arc<Vec<f32>> {
-        if let Self::Whole(whole) = self {
+        if let Self::Whole(whole) | Self::Sent(whole, _) = self {
             return whole.clone();
         }
         let range = layout.block(block);
@@ -673,14 +592,14 @@ impl StoredSum {
     fn weighted<'a>(&'a self, layout: &ArenaLayout, block: Block) -> Vec<optimizer::Weighted<'a>> {
         let of = |part: &'a Contribution| match part {
             Contribution::Local(arena) => arena.gradients(layout.block(block)),
-            Contribution::Remote(numbers) => numbers.all(),
+            Contribution::Remote(numbers, _) => numbers.all(),
         };
         match self {
             Self::Parts(parts) => parts
                 .iter()
                 .map(|(part, weight)| (of(part), *weight))
                 .collect(),
-            Self::Whole(numbers) => vec![(numbers.as_slice(), 1.0)],
+            Self::Whole(numbers) | Self::Sent(numbers, _) => vec![(numbers.as_slice(), 1.0)],
         }
     }
 }

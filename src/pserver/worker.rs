@@ -8,7 +8,7 @@ use super::{
     event::{ServiceEvent, WorkerRequest},
     frames::{invalid, receive},
     jobs::TrainingJobs,
-    registration, watch,
+    registration, values, watch,
 };
 use nodectl_pserver_logic::{ArenaLayout, Notice, Share};
 use nodectl_types::{servers::message::Worker, units::format_bytes};
@@ -216,7 +216,8 @@ fn check(register: &Register, layout: &ArenaLayout) -> io::Result<()> {
             "worker {worker} is none of {workers} workers, which count from 0"
         )));
     }
-    let needed = register.settings.bytes_of_worker(layout.len());
+    let known = values::bytes_of(register.settings.compression, layout.len());
+    let needed = register.settings.bytes_of_worker(layout.len()) + known;
     if let Some(memory) = register.memory_bytes.filter(|memory| *memory < needed) {
         let [needed, memory] = [needed, memory].map(format_bytes);
         return Err(invalid(format!(

@@ -4,7 +4,7 @@ use super::{
     checkpoints::{CheckpointStore, PartialFile},
     event::ServiceEvent,
     file::{ArrayPlaces, Form},
-    store::Outgoing,
+    outgoing::Outgoing,
 };
 use nodectl_pserver_logic::KeptCheckpoint;
 use nodectl_types::{

@@ -1,11 +1,7 @@
 //! Carries out what a job's group decides.
 
 use super::{
-    super::{
-        event::ServiceEvent,
-        incoming::Incoming,
-        store::{BlockStep, Outgoing},
-    },
+    super::{event::ServiceEvent, incoming::Incoming, outgoing::Outgoing, store::BlockStep},
     Service,
 };
 use nodectl_pserver_logic::{
@@ -16,14 +12,6 @@ use nodectl_types::{
     servers::message::{Block, Clock, ServerMessage, Worker},
 };
 use std::{collections::BTreeMap, io, time::Duration};
-
-/// Bytes that came with the message that is being handled.
-pub(super) enum Received {
-    /// A gradient from its worker's node may be compressed.
-    AsSent(Incoming),
-    /// A replica gets a gradient from the primary as it is.
-    Plain(Incoming),
-}
 
 /// Work on blocks that can be done side by side: steps first, then copies for readers.
 #[derive(Default)]
@@ -77,7 +65,7 @@ impl Service {
         &mut self,
         effect: Effect,
         together: &mut ParallelWork,
-        received: &mut Option<Received>,
+        received: &mut Option<Incoming>,
     ) -> Option<GroupInput> {
         if !together.may_wait_for(&effect) {
             self.do_together(together);
@@ -165,23 +153,19 @@ impl Service {
 
     fn send(&mut self, to: NodeId, message: &ServerMessage, payload: Option<Payload>) {
         if let Some((_, outbox)) = self.peers.get(&to) {
-            let bytes = payload.and_then(|payload| self.store.outgoing(payload));
+            let bytes = payload.and_then(|payload| self.store.outgoing(to, payload));
             outbox.put(message, bytes);
         }
     }
 
-    fn take(&mut self, place: ByteTarget, received: Option<Received>) {
-        let received = received.unwrap_or_else(|| Received::AsSent(Incoming::default()));
-        let taken = match (place, received) {
-            (
-                ByteTarget::Checkpoint { block },
-                Received::AsSent(bytes) | Received::Plain(bytes),
-            ) => {
+    fn take(&mut self, place: ByteTarget, received: Option<Incoming>) {
+        let bytes = received.unwrap_or_default();
+        let taken = match place {
+            ByteTarget::Checkpoint { block } => {
                 let bytes = self.store.collected(block, bytes);
                 bytes.map(|bytes| self.write(block, bytes))
             }
-            (place, Received::Plain(bytes)) => self.store.take_plain(place, bytes),
-            (place, Received::AsSent(bytes)) => self.store.take(place, bytes),
+            place => self.store.take(place, bytes),
         };
         if let Err(error) = taken {
             tracing::warn!("{place:?} of a training job came damaged: {error}");
@@ -225,7 +209,7 @@ impl Service {
                 return self.begin_checkpoint(kept, is_last);
             }
             CheckpointEffect::Write { block } => {
-                if let Some(bytes) = self.store.outgoing(Payload::Snapshot { block }) {
+                if let Some(bytes) = self.store.snapshot_of(block) {
                     self.write(block, bytes);
                 }
             }
