@@ -16,7 +16,7 @@ use support::{
 };
 
 /// What job files say, and the most bytes that it may send, of those that the first of them sends.
-const WAYS: [(&str, &str, Option<f64>); 9] = [
+const WAYS: [(&str, &str, Option<f64>); 10] = [
     ("none", "", None),
     ("f16", "compression = \"f16\"", None),
     ("bf16", "compression = \"bf16\"", None),
@@ -28,6 +28,12 @@ const WAYS: [(&str, &str, Option<f64>); 9] = [
     (
         "local 20, int4",
         "consistency = { local = 20 }\ncompression = \"int4\"",
+        None,
+    ),
+    // A round an epoch.
+    (
+        "local 45, int4",
+        "consistency = { local = 45 }\ncompression = \"int4\"",
         Some(0.01),
     ),
 ];

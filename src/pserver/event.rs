@@ -1,10 +1,10 @@
 //! What the thread of a job is told.
 
 use super::{arena::Arena, incoming::Incoming, peers::Outbox, worker::WorkerLink};
-use nodectl_pserver_logic::{GroupInput, KeptCheckpoint};
+use nodectl_pserver_logic::KeptCheckpoint;
 use nodectl_types::{
     NodeId,
-    servers::message::{Clock, ServerMessage, Worker},
+    servers::message::{Clock, Epoch, ServerMessage, Worker},
 };
 use std::{path::PathBuf, sync::Arc};
 
@@ -50,8 +50,12 @@ pub enum ServiceEvent {
     Status(String),
     /// Time passes.
     Tick,
-    /// The time that something waited for has passed.
-    TimeOver(GroupInput),
+    /// The grace of an outer step has passed.
+    GraceOver {
+        epoch: Epoch,
+        fragment: u32,
+        number: u64,
+    },
     /// The job has ended, or was forgotten.
     Unneeded,
     /// A model's worker has succeeded, so the task of all is done.

@@ -300,7 +300,15 @@ impl Service {
             ServiceEvent::Found(path) => self.found(path),
             ServiceEvent::Status(text) => self.say(&text),
             ServiceEvent::Tick => {}
-            ServiceEvent::TimeOver(input) => self.give(input),
+            ServiceEvent::GraceOver {
+                epoch,
+                fragment,
+                number,
+            } => self.give(GroupInput::GraceOver {
+                epoch,
+                fragment,
+                number,
+            }),
             // A node that has just begun may not have heard of the job yet.
             ServiceEvent::Unneeded => {
                 let has_ended = self.has_lingered() || self.group.view().epoch.number > 0;

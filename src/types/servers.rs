@@ -72,7 +72,7 @@ pub struct ServerSettings {
     /// On how many nodes each block is kept; fewer where there are fewer nodes.
     #[serde(default = "replicas")]
     pub replicas: u32,
-    /// Of gradients on their way to another node.
+    /// Of what goes to another node with each clock.
     #[serde(default)]
     pub compression: Compression,
     /// On how many streams gradients leave a node for another one at once, and on how many values.
@@ -176,8 +176,8 @@ impl Consistency {
     }
 }
 
-/// What becomes of gradients on their way to another node. What is lost on the way is added to the
-/// worker's next gradient of the block (error feedback; Seide et al., Interspeech 2014).
+/// What becomes of gradients, sums and values on their way to another node. What is lost on the way
+/// is added to the next ones of the block (error feedback; Seide et al., Interspeech 2014).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "to", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Compression {
@@ -189,7 +189,8 @@ pub enum Compression {
     Int8,
     /// Four bits a number, with a scale for each 128 of them.
     Int4,
-    /// Only the largest, this fraction of them (Aji and Heafield, arXiv 1704.05021).
+    /// Of gradients only the largest, this fraction of them (Aji and Heafield, arXiv 1704.05021);
+    /// sums and values as in `Int8`.
     TopK {
         fraction: f32,
     },

@@ -104,7 +104,7 @@ class ParameterServer:
             an outer step with the average of what they came to.
         quorum: in "local", workers whose updates an outer step needs; `grace` seconds later it is taken without the others, whose
             updates count in the next. All workers' if None. Each update weighs as much as its samples.
-        compression: of gradients between nodes: "none", "f16", "bf16", "int8", "int4", "topk" with `fraction`.
+        compression: of what goes between nodes with each clock: "none", "f16", "bf16", "int8", "int4", "topk" with `fraction`.
         num_push_threads, num_pull_threads: streams between two nodes for gradients, and for values, each sealed by a thread of its own.
         use_sfb: `nodectl.torch.DistributedOptimizer` sends gradients of dense layers as sufficient factors; see `push_factors`.
         """

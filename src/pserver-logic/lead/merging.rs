@@ -1,5 +1,5 @@
-//! Outer steps with a quorum: the leader says whose updates each takes. It hears of an update when a
-//! worker has pushed all of a fragment.
+//! Outer steps with a quorum: the leader says whose updates each takes. It hears of an update when
+//! a worker has pushed all of a fragment.
 
 use super::*;
 use crate::updates::Samples;

@@ -105,7 +105,7 @@ impl Service {
                 epoch,
                 fragment,
                 number,
-            } => self.wait_out(GroupInput::GraceOver {
+            } => self.wait_out(ServiceEvent::GraceOver {
                 epoch,
                 fragment,
                 number,
@@ -134,8 +134,8 @@ impl Service {
         None
     }
 
-    /// Gives the input when the grace of an outer step has passed.
-    fn wait_out(&self, over: GroupInput) {
+    /// Tells this thread when the grace of an outer step has passed.
+    fn wait_out(&self, over: ServiceEvent) {
         let millis = self
             .settings
             .consistency
@@ -146,7 +146,7 @@ impl Service {
             tokio::time::sleep(grace.unwrap_or_default()).await;
             if let Some(events) = events.upgrade() {
                 // The job's thread may have ended.
-                let _ = events.send(ServiceEvent::TimeOver(over)).await;
+                let _ = events.send(over).await;
             }
         });
     }

@@ -11,8 +11,9 @@ use toml::de::DeValue;
 
 const CONSISTENCIES: [&str; 4] = ["bsp", "ssp", "async", "local"];
 const COMPRESSIONS: [&str; 6] = ["none", "f16", "bf16", "int8", "int4", "topk"];
-/// Keys of `consistency` beside `local`.
-const LOCAL_KEYS: [&str; 8] = [
+/// Keys of `consistency`: of both its tables, and of `local` alone.
+const TABLE_KEYS: [&str; 9] = [
+    "ssp",
     "local",
     "rate",
     "momentum",
@@ -118,7 +119,8 @@ fn consistency(fields: &Fields<'_, '_>) -> Result<(Consistency, Outer, Streaming
             if table.get("local").is_some() {
                 return local(&table);
             }
-            table.check_keys(&["ssp"])?;
+            let is_ssp = table.get("ssp").is_some();
+            table.check_keys(if is_ssp { &["ssp"] } else { &TABLE_KEYS })?;
             let missing =
                 || Fault::new(value.span(), "`consistency` names no mode").hint(CONSISTENCY_HINT);
             let staleness = table.u32("ssp", 0)?.ok_or_else(missing)?.value.into();
@@ -136,7 +138,8 @@ fn consistency(fields: &Fields<'_, '_>) -> Result<(Consistency, Outer, Streaming
 
 /// Rounds of steps that each worker takes by itself, and their outer steps.
 fn local(table: &Fields<'_, '_>) -> Result<(Consistency, Outer, Streaming), Fault> {
-    table.check_keys(&LOCAL_KEYS)?;
+    // All but `ssp`.
+    table.check_keys(&TABLE_KEYS[1..])?;
     let steps = table
         .u32("local", 1)?
         .expect("`local` was found in the table")

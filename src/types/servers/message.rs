@@ -196,8 +196,8 @@ pub enum ViewMessage {
     },
     /// With the worker's gradient of that clock.
     Push(WorkerBlock),
-    /// Where updates are merged: the worker has pushed its update of all blocks of a fragment, which
-    /// is of so many samples.
+    /// Where updates are merged: the worker has pushed its update of all blocks of a fragment,
+    /// which is of so many samples.
     Offered {
         worker: Worker,
         clock: Clock,
