@@ -2,7 +2,7 @@
 //! node as about whom it waits for: a slow one gives the others longer, and says in every packet
 //! how slow it is, so that they give it longer too.
 
-use nodectl_types::limits;
+use nodectl_types::{Time, limits};
 use std::time::Duration;
 
 /// Timers later than this are a sign of slowness, and the time that was lost is given back to
@@ -11,6 +11,9 @@ const LATE: Duration = Duration::from_millis(100);
 /// After a standstill of this length everybody gets a fresh chance: what they said meanwhile is yet
 /// to be read.
 const STANDSTILL: Duration = Duration::from_millis(500);
+/// A node whose turns have all begun in time for so long is not slow: that nobody answered it was
+/// the network's fault, or the others', and is over when somebody does.
+const PUNCTUAL: Duration = Duration::from_secs(10);
 
 /// What decides how long members are waited for.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +80,8 @@ pub struct Slowness {
     /// Answers in time since the points last changed, and how many make a difference.
     good: u8,
     recovery: u8,
+    /// When a turn last began late.
+    late_at: Option<Time>,
 }
 
 /// What follows from a turn that began late.
@@ -95,6 +100,7 @@ impl Slowness {
             slowest: tuning.slowest,
             good: 0,
             recovery: tuning.recovery,
+            late_at: None,
         }
     }
 
@@ -103,7 +109,11 @@ impl Slowness {
     }
 
     /// A member answered in time.
-    pub fn better(&mut self) {
+    pub fn better(&mut self, now: Time) {
+        if self.late_at.is_none_or(|late| now.since(late) >= PUNCTUAL) {
+            (self.points, self.good) = (0, 0);
+            return;
+        }
         self.good += 1;
         if self.good >= self.recovery {
             self.good = 0;
@@ -119,11 +129,12 @@ impl Slowness {
         self.points = self.points.saturating_add(by).min(self.slowest);
     }
 
-    /// A turn began so long after it was due.
-    pub fn late(&mut self, late: Duration) -> Lateness {
+    /// A turn begins so long after it was due.
+    pub fn late(&mut self, now: Time, late: Duration) -> Lateness {
         if late < LATE {
             return Lateness::Little;
         }
+        self.late_at = Some(now);
         self.worse(1 + (late.as_millis() / STANDSTILL.as_millis()) as usize);
         if late < STANDSTILL {
             Lateness::Late(late)

@@ -170,7 +170,9 @@ impl Swim {
             .as_mut()
             .filter(|probe| probe.number == number)
         {
-            probe.answered = true;
+            if !std::mem::replace(&mut probe.answered, true) {
+                self.slowness.better(now);
+            }
             if !self.probing.soon.is_empty() {
                 self.probing.at = Some(now);
             }
@@ -274,7 +276,7 @@ impl Swim {
             return;
         };
         if probe.answered {
-            return self.slowness.better();
+            return;
         }
         let Some(entry) = self
             .table

@@ -276,7 +276,7 @@ impl Swim {
     /// what was not heard meanwhile.
     pub fn wake(&mut self, now: Time) {
         let late = self.next().map_or(Duration::ZERO, |due| now.since(due));
-        let lateness = self.slowness.late(late);
+        let lateness = self.slowness.late(now, late);
         match lateness {
             Lateness::Little => return,
             Lateness::Late(time) => self.probing.put_off(time),

@@ -84,6 +84,31 @@ fn on_quiet_machines_a_silent_one_is_found_within_three_seconds() {
     }
 }
 
+/// Nobody answered it while it was cut off, which says nothing of how slow it is.
+#[test]
+fn a_node_that_was_cut_off_and_falls_silent_soon_after_is_found_as_soon_as_others() {
+    for (size, seed) in [2, 3, 8]
+        .into_iter()
+        .flat_map(|size| (0..20).map(move |seed| (size, seed)))
+    {
+        let mut fleet = Fleet::formed(size, Tuning::LIFEGUARD, Load::Quiet, seed);
+        (1..size).for_each(|other| fleet.cut(0, other));
+        fleet.run(seconds(10));
+        fleet.mend();
+        fleet.run(seconds(1));
+        let all = || (0..size).flat_map(|a| (0..size).map(move |b| (a, b)));
+        assert!(
+            all().all(|(a, b)| a == b || fleet.sees(a, b)),
+            "{size} nodes, seed {seed}"
+        );
+        let since = fleet.now;
+        fleet.fall_silent(0);
+        fleet.run(seconds(20));
+        let found = fleet.found_by_all(0, since).expect("within 20 seconds");
+        assert!(found <= seconds(3), "{size} nodes, seed {seed}: {found:?}");
+    }
+}
+
 #[test]
 fn who_stood_still_finds_nobody_dead_and_comes_back() {
     for seed in 0..20 {
