@@ -104,6 +104,8 @@ pub struct Executor {
     gather_set: bool,
     rereport_set: bool,
     sharing_set: bool,
+    /// A timer looks after tasks that wait for room.
+    starvation_set: bool,
     leaving: bool,
     /// Why nothing is started, if so.
     shut: Option<String>,
@@ -439,11 +441,6 @@ impl Executor {
 
     pub fn has_news(&self) -> bool {
         !self.dirty.is_empty()
-    }
-
-    /// Big tasks may have waited long enough by now.
-    pub fn retry_start(&mut self, core: &mut Core) {
-        self.start_what_fits(core);
     }
 
     /// Results that nobody acknowledged are told again: the report, or its receiver, may have been

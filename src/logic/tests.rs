@@ -324,6 +324,18 @@ fn workers_that_fail_to_start_beside_others_cost_no_retry_but_not_for_ever() {
     assert_eq!(solo.head().reason, None);
 }
 
+/// Of each of them a timer was once set for the next, which waits for its room, and stayed for 5 s.
+#[test]
+fn timers_do_not_pile_up_where_many_short_tasks_run() {
+    let mut solo = Solo::with(2000, 0);
+    while solo.head().phase == Phase::Running {
+        solo.end(Outcome::Done);
+    }
+    assert_eq!(solo.head().done, 2000);
+    let timers = solo.state.core.timers.len();
+    assert!(timers < 30, "{timers} timers");
+}
+
 #[test]
 fn an_exception_is_final_and_a_retry_gives_its_task_another_attempt() {
     let mut solo = Solo::with(1, 3);

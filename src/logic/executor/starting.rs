@@ -71,6 +71,26 @@ impl Executor {
         }
     }
 
+    /// Big tasks may have waited long enough by now.
+    pub fn retry_start(&mut self, core: &mut Core) {
+        self.starvation_set = false;
+        self.start_what_fits(core);
+        let since = self.jobs.values().filter_map(|job| job.blocked_since);
+        let since = since
+            .filter(|since| core.mono() - *since < STARVATION)
+            .min();
+        if let Some(since) = since {
+            self.look_after_starvation(core, since);
+        }
+    }
+
+    /// One timer at a time: of short tasks many wait for room each second.
+    fn look_after_starvation(&mut self, core: &mut Core, since: Time) {
+        if !std::mem::replace(&mut self.starvation_set, true) {
+            core.timers.set(since + STARVATION, Timer::Execute);
+        }
+    }
+
     /// Notes that a job's first task waits; true once it has waited so long that nothing may slip
     /// past it.
     pub(super) fn starves(&mut self, core: &mut Core, job: JobId) -> bool {
@@ -78,7 +98,7 @@ impl Executor {
         let now = core.mono();
         let Some(since) = ordered.blocked_since else {
             ordered.blocked_since = Some(now);
-            core.after(STARVATION, Timer::Execute);
+            self.look_after_starvation(core, now);
             return false;
         };
         // A pool that has workers here makes do with them.
