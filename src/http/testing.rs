@@ -433,6 +433,7 @@ pub fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         version: 1,
         replicas: vec![node_id(2)],
         cancelled: false,
+        given_up: 0,
         reason: None,
         round: 0,
         phase: Phase::Running,

@@ -205,7 +205,7 @@ impl Core {
         if head.ended_ms == 0 {
             return;
         }
-        let text = match (head.phase, &head.reason) {
+        let text = match (head.phase, head.end_reason()) {
             (Phase::Failed, Some(why)) => format!("failed: {}", text::one_line(why)),
             (Phase::Failed, None) => {
                 format!(

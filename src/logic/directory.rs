@@ -47,10 +47,12 @@ pub fn join(a: &JobHead, b: &JobHead) -> JobHead {
     let winner = if precedence(b) > precedence(a) { b } else { a };
     let cancelled = a.cancelled || b.cancelled;
     // Who ends it again, because it was ended beyond a cut, does not know why.
-    let reason = a.reason.as_ref().max(b.reason.as_ref()).cloned();
+    let end = |head: &JobHead| (head.given_up, head.reason.clone());
+    let (given_up, reason) = end(a).max(end(b));
     let round = a.round.max(b.round);
     JobHead {
         cancelled,
+        given_up,
         reason,
         round,
         ..winner.clone()

@@ -115,9 +115,9 @@ impl State {
         if other_claim && !yields {
             self.compare_copy(job);
         }
-        if after.cancelled && !after.phase.is_ended() {
+        if after.is_cancelled() && !after.phase.is_ended() {
             self.with_coordinator(job, |coordinator, core, copy| {
-                coordinator.cancel(core, &copy.lattice)
+                coordinator.end_if_hopeless(core, &copy.lattice);
             });
         }
         self.head_seen(&after);

@@ -297,7 +297,7 @@ impl Executor {
         let Some(ordered) = self.jobs.get_mut(&head.job) else {
             return;
         };
-        if head.phase.is_ended() || head.cancelled {
+        if head.phase.is_ended() || head.is_cancelled() {
             ordered.queue.clear();
             let running: Vec<_> = ordered.running.keys().copied().collect();
             for key in running {

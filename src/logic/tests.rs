@@ -148,6 +148,10 @@ impl Solo {
                         self.started += 1;
                         inputs.push(Input::TaskStarted { job, task, attempt });
                     }
+                    Effect::Task(TaskEffect::Stop { job, task, attempt }) => {
+                        self.running.retain(|key| *key != (task, attempt));
+                        inputs.push(Input::TaskStopped { job, task, attempt });
+                    }
                     _ => {}
                 }
             }
@@ -297,15 +301,34 @@ fn a_job_whose_workers_all_fail_to_start_is_given_up_with_what_they_said() {
     );
     solo.end(init_failed("no module torch"));
     assert_eq!(
-        (solo.head().phase, solo.head().cancelled),
+        (solo.head().phase, solo.head().is_given_up()),
         (Phase::Failed, true)
     );
     assert!(
         solo.head()
-            .reason
-            .as_ref()
+            .end_reason()
             .is_some_and(|reason| reason.contains("no module torch"))
     );
+}
+
+#[test]
+fn a_job_that_was_given_up_goes_on_when_it_is_retried() {
+    let mut solo = Solo::with(100, 3);
+    for _ in 0..2 {
+        solo.end(init_failed("no module torch"));
+        solo.end(init_failed("no module torch"));
+        assert_eq!((solo.head().phase, solo.running.len()), (Phase::Failed, 0));
+        solo.turn(vec![Input::Ask {
+            id: 2,
+            query: Query::Retry { job: solo.job },
+        }]);
+        assert_eq!((solo.head().phase, solo.running.len()), (Phase::Running, 2));
+        assert_eq!(solo.head().end_reason(), None);
+    }
+    while solo.head().phase == Phase::Running {
+        solo.end(Outcome::Done);
+    }
+    assert_eq!((solo.head().phase, solo.head().done), (Phase::Done, 100));
 }
 
 #[test]

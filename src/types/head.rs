@@ -25,9 +25,9 @@ impl Phase {
 
 /// Who coordinates a job, who holds its state, and how far it is.
 ///
-/// Two heads of a job merge: `cancelled`, `reason` and `round` only rise; all else is taken whole
-/// from the head with the greater `(epoch, rank of holder, version)`, where the rank is the
-/// rendezvous hash of (job, holder).
+/// Two heads of a job merge: `cancelled`, `given_up` with its `reason`, and `round` only rise; all
+/// else is taken whole from the head with the greater `(epoch, rank of holder, version)`, where the
+/// rank is the rendezvous hash of (job, holder).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobHead {
     pub job: JobId,
@@ -45,8 +45,11 @@ pub struct JobHead {
     pub replicas: Vec<NodeId>,
     /// Ended, or to be ended, though tasks are left: they come to nothing.
     pub cancelled: bool,
-    /// Why a coordinator ended it early, if nobody asked it to: then it is `cancelled`, too. At
-    /// most `limits::MAX_REASON_BYTES`.
+    /// A coordinator gave the job up before that round, because no worker could start: open tasks
+    /// come to nothing until `round` is as high. 0: none did.
+    pub given_up: u32,
+    /// Why a coordinator ended it early, if nobody asked it to: then it is `cancelled`, too, or
+    /// given up. At most `limits::MAX_REASON_BYTES`.
     pub reason: Option<String>,
     /// How often `retry --failed` was asked.
     pub round: u32,
@@ -78,7 +81,17 @@ pub struct Saved {
 impl JobHead {
     /// Whether what is open of it comes to nothing.
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled || self.phase == Phase::Cancelled
+        self.cancelled || self.is_given_up() || self.phase == Phase::Cancelled
+    }
+
+    /// Whether a coordinator gave it up, and nobody has asked for another try since.
+    pub fn is_given_up(&self) -> bool {
+        self.given_up > self.round
+    }
+
+    /// Why it ended early, if a coordinator ended it and it has not been gone on with since.
+    pub fn end_reason(&self) -> Option<&str> {
+        self.reason.as_deref().filter(|_| self.is_cancelled())
     }
 
     /// Of a job that nobody has claimed yet. `hash` is that of `spec`.
@@ -95,6 +108,7 @@ impl JobHead {
             version: 0,
             replicas: Vec::new(),
             cancelled: false,
+            given_up: 0,
             reason: None,
             round: 0,
             phase: Phase::Waiting,

@@ -173,6 +173,7 @@ impl From<FormerHead> for JobHead {
             version: head.version,
             replicas: head.replicas,
             cancelled: head.cancelled,
+            given_up: 0,
             reason: head.reason,
             round: head.round,
             phase: head.phase,

@@ -75,6 +75,12 @@ fn text(end: &RunSummary) -> String {
             end.job
         );
     }
+    if end.phase == PhaseName::Failed && end.reason.is_some() {
+        said += &format!(
+            "hint: once that is mended, `nodectl retry {} --failed` goes on with it\n",
+            end.job
+        );
+    }
     if end.missing_files > 0 {
         let fetch = format!(
             "nodectl results {} --into {}",
@@ -209,6 +215,11 @@ mod tests {
             told.contains("hint: a job sees the files that travel with it"),
             "{told}"
         );
-        assert!(!text(&end("no worker could start: ValueError: bad")).contains("hint: a job sees"));
+        let told = text(&end("no worker could start: ValueError: bad"));
+        assert!(!told.contains("hint: a job sees"), "{told}");
+        assert!(
+            told.contains("`nodectl retry 00000000000000ab --failed` goes on"),
+            "{told}"
+        );
     }
 }

@@ -31,7 +31,7 @@ impl Coordinator {
     ) -> Vec<ReasonLine> {
         let mut lines = vec![self.explain_job(core, lattice)];
         // A traceback, say.
-        let reason = self.head(core).reason.iter();
+        let reason = self.head(core).end_reason().into_iter();
         let more = reason.flat_map(|reason| reason.lines().skip(1));
         lines.extend(more.map(|more| line(Reason::Detail, None, more)));
         if let Some(task) = task {
@@ -49,7 +49,7 @@ impl Coordinator {
     fn explain_job(&self, core: &Core, lattice: &Lattice) -> ReasonLine {
         let head = self.head(core);
         let who = core.members.name(head.holder);
-        let cause = head.reason.as_deref().unwrap_or_default();
+        let cause = head.end_reason().unwrap_or_default();
         let cause = cause.lines().next().unwrap_or_default();
         let (reason, why) = match (head.phase, self.failed_prerequisite(core)) {
             (Phase::Cancelled, _) if !cause.is_empty() => {

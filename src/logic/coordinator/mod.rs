@@ -10,6 +10,7 @@
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
 //! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
 //! | `startup` | workers that cannot be started |
+//! | `rounds` | jobs that go on though they had ended |
 //! | `recovery` | asking who runs what, and taking it on |
 //! | `replicas` | who else holds the job's state, and keeping it complete |
 //! | `progress` | what watchers and users are told |
@@ -33,6 +34,7 @@ mod progress;
 mod recovery;
 mod replicas;
 mod results;
+mod rounds;
 mod startup;
 mod stopping;
 
@@ -431,29 +433,49 @@ impl Coordinator {
         } else {
             Phase::Cancelled
         };
-        self.end_job(core, lattice, phase, None);
+        let head = JobHead {
+            cancelled: true,
+            phase,
+            ..self.head(core).clone()
+        };
+        self.end_job(core, lattice, head);
     }
 
-    /// The job ends though tasks are left, in this phase. A reason is kept and shown.
-    pub(super) fn end_job(
-        &mut self,
-        core: &mut Core,
-        lattice: &Lattice,
-        phase: Phase,
-        reason: Option<&str>,
-    ) {
+    /// The job ends though tasks are left, as this head says.
+    pub(super) fn end_job(&mut self, core: &mut Core, lattice: &Lattice, mut head: JobHead) {
         if self.head(core).phase.is_ended() {
             return;
         }
-        let mut head = self.head(core).clone();
-        if let Some(reason) = reason {
-            head.reason = Some(reason.into());
-        }
-        head.cancelled = true;
-        head.phase = phase;
         head.ended_ms = core.now.wall_ms;
         self.stop_everything(core);
+        self.order_anew(core, lattice);
         self.publish(core, lattice, head);
+    }
+
+    /// Ends a job of which it is known that its open tasks come to nothing; false if it is none.
+    pub fn end_if_hopeless(&mut self, core: &mut Core, lattice: &Lattice) -> bool {
+        let head = self.head(core);
+        if head.cancelled || self.failed_prerequisite(core).is_some() {
+            self.cancel(core, lattice);
+        } else if head.is_given_up() {
+            let phase = Phase::Failed;
+            let head = JobHead {
+                phase,
+                ..head.clone()
+            };
+            self.end_job(core, lattice, head);
+        } else if self.host_is_gone(core) {
+            let head = JobHead {
+                cancelled: true,
+                reason: Some(POOL_HOST_GONE.into()),
+                phase: Phase::Cancelled,
+                ..head.clone()
+            };
+            self.end_job(core, lattice, head);
+        } else {
+            return false;
+        }
+        true
     }
 
     /// A node has a checkpoint of the job.
@@ -476,53 +498,6 @@ impl Coordinator {
                 })
             }
         }
-        self.publish(core, lattice, head);
-    }
-
-    /// Tasks that failed for good get as many attempts again. Returns how many there are.
-    pub fn retry(&mut self, core: &mut Core, lattice: &Lattice) -> u32 {
-        let limit = self.failure_limit(core);
-        let failed: Vec<_> = lattice
-            .failed()
-            .filter(|(_, count)| *count >= limit)
-            .map(|(task, _)| task)
-            .collect();
-        if failed.is_empty() || self.head(core).cancelled {
-            return 0;
-        }
-        let mut head = self.head(core).clone();
-        head.round += 1;
-        self.publish(core, lattice, head);
-        self.notice_round(core, lattice);
-        failed.len() as u32
-    }
-
-    /// A retry was asked for, here or, during a partition, of another coordinator: what had failed
-    /// for good is open again.
-    fn notice_round(&mut self, core: &mut Core, lattice: &Lattice) {
-        let round = self.head(core).round;
-        if std::mem::replace(&mut self.round, round) == round {
-            return;
-        }
-        let limit = self.failure_limit(core);
-        let open: Vec<_> = lattice
-            .failed()
-            .filter(|(_, count)| *count < limit)
-            .map(|(task, _)| task)
-            .collect();
-        open.into_iter().for_each(|task| self.reopen(task));
-        self.doom_anew(core, lattice);
-        if self.head(core).phase == Phase::Failed {
-            self.go_on(core, lattice);
-        }
-        self.wake(core);
-    }
-
-    /// The job had ended, and has not any more.
-    fn go_on(&mut self, core: &mut Core, lattice: &Lattice) {
-        let mut head = self.head(core).clone();
-        (head.phase, head.ended_ms) = (Phase::Running, 0);
-        self.reopened(core);
         self.publish(core, lattice, head);
     }
 
@@ -562,12 +537,10 @@ impl Coordinator {
         if head.phase.is_ended() {
             return self.reopen_incomplete(core, lattice);
         }
-        if head.cancelled || self.failed_prerequisite(core).is_some() {
-            return self.cancel(core, lattice);
+        if self.end_if_hopeless(core, lattice) {
+            return;
         }
-        if self.host_is_gone(core) {
-            return self.end_job(core, lattice, Phase::Cancelled, Some(POOL_HOST_GONE));
-        }
+        let head = self.head(core);
         let phase = if self.is_confirmed(core) && self.is_complete(core, lattice) {
             match (
                 lattice.failed_for_good(self.failure_limit(core)),
@@ -591,19 +564,6 @@ impl Coordinator {
             }
             self.publish(core, lattice, head);
         }
-    }
-
-    /// A head that says that all is done, beside a task of which nobody knows anything any more:
-    /// disks lost it. It is done again.
-    fn reopen_incomplete(&mut self, core: &mut Core, lattice: &Lattice) {
-        let head = self.head(core);
-        let is_whole = head.is_cancelled() || self.is_complete(core, lattice);
-        if is_whole || self.is_recovering() || !self.is_confirmed(core) {
-            return;
-        }
-        core.notice(format!("job {} goes on: results of it were lost", self.job));
-        self.go_on(core, lattice);
-        self.wake(core);
     }
 
     /// A job that this one comes after and that will not be done.
@@ -632,6 +592,7 @@ pub fn is_worth_storing(before: &JobHead, after: &JobHead) -> bool {
             head.epoch,
             head.holder,
             head.cancelled,
+            head.given_up,
             head.round,
             head.phase,
         )

@@ -5,7 +5,7 @@
 use super::{Coordinator, results::MOST_FORGIVEN};
 use crate::{core::Core, lattice::Lattice};
 use nodectl_types::{
-    ErrorReport, Failure, NodeId, Outcome, Phase, TaskRecord, limits::MAX_REASON_BYTES,
+    ErrorReport, Failure, JobHead, NodeId, Outcome, Phase, TaskRecord, limits::MAX_REASON_BYTES,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -117,7 +117,14 @@ impl Coordinator {
         let reason = format!("no worker could start: {error}\n{}", error.traceback);
         core.notice(format!("job {}: {reason}", self.job));
         let reason = shortened(reason.trim_end(), MAX_REASON_BYTES);
-        self.end_job(core, lattice, Phase::Failed, Some(&reason));
+        let head = self.head(core);
+        let head = JobHead {
+            given_up: head.round + 1,
+            reason: Some(reason),
+            phase: Phase::Failed,
+            ..head.clone()
+        };
+        self.end_job(core, lattice, head);
     }
 }
 

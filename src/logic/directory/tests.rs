@@ -5,7 +5,7 @@ use nodectl_types::{BlobHash, NodeId, Phase};
 use proptest::{prelude::*, strategy::ValueTree};
 
 prop_compose! {
-    fn any_head()(epoch in 0..4u32, holder in 1..4u8, version in 0..4u64, cancelled: bool, why in prop::option::of("[ab]"), round in 0..3u32) -> JobHead {
+    fn any_head()(epoch in 0..4u32, holder in 1..4u8, version in 0..4u64, cancelled: bool, given_up in 0..3u32, why in prop::option::of("[ab]"), round in 0..3u32) -> JobHead {
         JobHead {
             job: JobId(7),
             name: "job".into(),
@@ -19,6 +19,7 @@ prop_compose! {
             // A holder writes each version once.
             replicas: vec![NodeId([version as u8; 32])],
             cancelled,
+            given_up,
             reason: why,
             round,
             phase: Phase::Running,
@@ -63,12 +64,14 @@ fn whoever_ends_a_job_again_tells_why_it_was_ended() {
     let ended = JobHead {
         epoch: 1,
         cancelled: true,
+        given_up: 0,
         reason: Some("its host was gone".into()),
         ..head.clone()
     };
     let later = JobHead {
         epoch: 2,
         cancelled: false,
+        given_up: 0,
         reason: None,
         ..head
     };
@@ -77,6 +80,31 @@ fn whoever_ends_a_job_again_tells_why_it_was_ended() {
         (joined.epoch, joined.cancelled, &joined.reason),
         (2, true, &ended.reason)
     );
+}
+
+#[test]
+fn who_tries_a_job_again_is_heard_beyond_a_cut_and_so_is_who_gives_it_up_once_more() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let head = any_head().new_tree(&mut runner).expect("a head").current();
+    let given_up = |rounds: u32, why: &str| JobHead {
+        cancelled: false,
+        given_up: rounds,
+        reason: Some(why.into()),
+        round: rounds - 1,
+        phase: Phase::Failed,
+        ..head.clone()
+    };
+    let first = given_up(1, "no such module");
+    assert_eq!(first.end_reason(), Some("no such module"));
+    let tried = JobHead {
+        round: 1,
+        phase: Phase::Running,
+        ..first.clone()
+    };
+    let joined = join(&first, &tried);
+    assert_eq!((joined.is_given_up(), joined.end_reason()), (false, None));
+    let second = join(&joined, &given_up(2, "a wrong version"));
+    assert_eq!(second.end_reason(), Some("a wrong version"));
 }
 
 #[test]

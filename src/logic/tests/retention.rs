@@ -110,6 +110,7 @@ fn head(job: u64, phase: Phase) -> JobHead {
         version: 1,
         replicas: Vec::new(),
         cancelled: false,
+        given_up: 0,
         reason: None,
         round: 0,
         phase,

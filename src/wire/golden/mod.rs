@@ -103,6 +103,7 @@ fn as_before(record: Record) -> Record {
             after: Vec::new(),
             author: Author::default(),
             is_step: false,
+            given_up: 0,
             ..head
         }),
         Record::Task(task) => Record::Task(Arc::new(TaskRecord {

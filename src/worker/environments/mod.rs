@@ -152,9 +152,22 @@ impl Environments {
         making.collect()
     }
 
-    /// Forgets what a job wanted.
+    /// Forgets what a job wanted. What could not be made of it is tried again at once, should the
+    /// job go on and no other want the same.
     pub fn forget(&self, job: JobId) {
-        lock(&self.jobs).remove(&job);
+        let mut jobs = lock(&self.jobs);
+        let Some(recipe) = jobs.remove(&job).and_then(|wanted| wanted.get().cloned()) else {
+            return;
+        };
+        let is_it = |other: &Arc<Recipe>| other.name == recipe.name;
+        if jobs.values().any(|wanted| wanted.get().is_some_and(is_it)) {
+            return;
+        }
+        let mut entries = lock(&self.entries);
+        let is_failed = |wanted: &WantedEnvironment| lock(&wanted.failed).is_some();
+        if entries.get(&recipe.name).is_some_and(is_failed) {
+            entries.remove(&recipe.name);
+        }
     }
 
     fn begin(&self, recipe: &Arc<Recipe>, tools: Tools<'_>) -> Making {

@@ -77,6 +77,7 @@ pub fn head() -> JobHead {
         version: 17,
         replicas: vec![NODE, NodeId([8; 32])],
         cancelled: false,
+        given_up: 3,
         reason: Some("no worker could be started".into()),
         round: 1,
         phase: Phase::Running,
