@@ -7,6 +7,7 @@ use super::{
     coordinator::{Inputs, is_worth_storing},
     core::Core,
     lattice::Lattice,
+    parts::{Parts, in_parts},
     resync::PulledChunk,
     timers::Timer,
 };
@@ -47,6 +48,8 @@ pub(super) enum Then {
     Say(NodeId, Box<Message>),
     /// The records are what was pulled of that chunk, from that node.
     Pulled(NodeId, PulledChunk),
+    /// Other records came with these from that node: they are next.
+    Next(NodeId, Parts, Box<Then>),
 }
 
 /// A write on its way.
@@ -345,14 +348,20 @@ impl State {
             .into_iter()
             .filter(|record| copy.lattice.lacks(record))
             .collect();
-        let fetching = Fetching::of(&news, from);
         let then = chunk.map_or(Then::Nothing, |chunk| Then::Pulled(from, chunk));
-        self.promise(
-            job,
-            news.into_iter().map(Record::Task).collect(),
-            then,
-            fetching,
-        );
+        self.promise_parts(job, from, in_parts(news), then);
+    }
+
+    /// Writes records in parts, one after the other, each when its files are here.
+    fn promise_parts(&mut self, job: JobId, from: NodeId, mut parts: Parts, then: Then) {
+        let first = parts.pop_front().unwrap_or_default();
+        let then = match parts.is_empty() {
+            true => then,
+            false => Then::Next(from, parts, Box::new(then)),
+        };
+        let fetching = Fetching::of(&first, from);
+        let keep = first.into_iter().map(Record::Task).collect();
+        self.promise(job, keep, then, fetching);
     }
 
     /// Fetches what is missing, writes, and says so when it is on disk. Repeated messages find
@@ -459,6 +468,7 @@ impl State {
         match promise.then {
             Then::Say(to, message) => self.core.send(to, *message),
             Then::Pulled(from, chunk) => self.core.resync.written(from, job, chunk, true),
+            Then::Next(from, parts, then) => self.promise_parts(job, from, parts, *then),
             Then::Nothing => self.compare_copy(job),
         }
     }
@@ -608,7 +618,7 @@ impl State {
         self.core
             .notice(format!("files of job {job} cannot be copied: {error}"));
         let promise = copy.promised.swap_remove(position);
-        if let (Then::Pulled(..) | Then::Nothing, Some(Fetching::Blobs { .. })) =
+        if let (Then::Pulled(..) | Then::Next(..) | Then::Nothing, Some(Fetching::Blobs { .. })) =
             (&promise.then, &promise.fetching)
         {
             return self.keep_without_files(job, promise.keep, promise.then);
@@ -623,7 +633,7 @@ impl State {
                 self.core.send(to, Message::Declined { job, error });
             }
             Then::Pulled(from, chunk) => self.core.resync.written(from, job, chunk, false),
-            Then::Nothing => {}
+            Then::Next(..) | Then::Nothing => {}
         }
     }
 

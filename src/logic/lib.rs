@@ -23,7 +23,8 @@
 //! | `copies` | keeping copies of jobs' state |
 //! | `handover` | writes that are under way when a claim is made or lost |
 //! | `resync` | bringing copies to the same contents |
-//! | `healing` | bringing files again that this node's disk has lost |
+//! | `parts` | results that came together, in the parts in which they are written |
+//! | `healing` | bringing files and records again that this node's disk has lost |
 //! | `unwhole` | results of which files are missing, and which may take whose place |
 //! | `coordinator` | running one job |
 //! | `executor` | running tasks for others |
@@ -45,6 +46,7 @@ pub mod lattice;
 pub mod members;
 mod messages;
 pub mod owner;
+mod parts;
 mod questions;
 pub mod rank;
 pub mod resync;

@@ -68,15 +68,27 @@ impl State {
         let lost = note_missing(&mut copy.lattice, records);
         copy.refusals.1 += u32::from(refused > 0);
         self.blobs_lost(lost);
-        let then = match then {
-            Then::Pulled(from, chunk) if refused > 0 => {
+        let then = match refused {
+            0 => then,
+            _ => self.without_pull(job, then),
+        };
+        let goes_on = matches!(then, Then::Next(..));
+        if refused == 0 || goes_on || !taken.is_empty() {
+            self.promise(job, taken, then, None);
+        }
+    }
+
+    /// Not all of a chunk that was pulled is taken: it is pulled anew some time.
+    fn without_pull(&mut self, job: JobId, then: Then) -> Then {
+        match then {
+            Then::Pulled(from, chunk) => {
                 self.core.resync.written(from, job, chunk, false);
                 Then::Nothing
             }
-            then => then,
-        };
-        if refused == 0 || !taken.is_empty() {
-            self.promise(job, taken, then, None);
+            Then::Next(from, parts, then) => {
+                Then::Next(from, parts, Box::new(self.without_pull(job, *then)))
+            }
+            then @ (Then::Say(..) | Then::Nothing) => then,
         }
     }
 }

@@ -170,6 +170,14 @@ impl TaskRecord {
         streams.chain(self.outputs.iter().map(|output| output.hash))
     }
 
+    /// Bytes of the files that the record refers to.
+    pub fn file_bytes(&self) -> u64 {
+        let streams = [&self.stdout, &self.stderr].into_iter();
+        let streams = streams.filter(|stream| stream.blob.is_some());
+        let streams: u64 = streams.map(|stream| stream.total_bytes).sum();
+        streams + self.outputs.iter().map(|file| file.bytes).sum::<u64>()
+    }
+
     /// About how many bytes the record's encoding takes.
     pub fn encoded_bytes(&self) -> usize {
         let files: usize = self.outputs.iter().map(|file| file.path.len() + 48).sum();

@@ -10,6 +10,7 @@ use crate::{
     core::{Core, Try},
     executor::batches,
     lattice::Lattice,
+    parts::{Parts, in_parts},
     resync::PulledChunk,
     timers::Timer,
 };
@@ -76,11 +77,19 @@ impl RecordBatch {
 struct Awaited {
     from: NodeId,
     records: Vec<Arc<TaskRecord>>,
+    /// Others that came with them, whose files are fetched next.
+    rest: Parts,
     /// They were pulled, of that chunk; else they are the report of an attempt's end.
     chunk: Option<Option<PulledChunk>>,
     /// When their node last told of them.
     told: Time,
     fetching: Fetching,
+}
+
+impl Awaited {
+    fn all(&self) -> impl Iterator<Item = &Arc<TaskRecord>> {
+        self.records.iter().chain(self.rest.iter().flatten())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -180,7 +189,7 @@ impl ResultPipeline {
                 tasks.insert(record.task);
             }
         }
-        let awaited = self.awaited.values().flat_map(|awaited| &awaited.records);
+        let awaited = self.awaited.values().flat_map(Awaited::all);
         let written = self.batches.values().flat_map(|batch| &batch.records);
         let others = self.accepted.iter().chain(awaited).chain(written);
         for other in others.filter(|other| tasks.contains(&other.task)) {
@@ -194,13 +203,12 @@ impl ResultPipeline {
     /// A node still has the result whose files are asked of it, or has another of that task.
     fn note_told(&mut self, from: NodeId, record: Arc<TaskRecord>, now: Time) {
         let key = (record.task, record.attempt);
-        let of_task =
-            |awaited: &&mut Awaited| awaited.records.iter().any(|record| record.task == key.0);
+        let of_task = |awaited: &&mut Awaited| awaited.all().any(|record| record.task == key.0);
         let (mut is_awaited, mut is_another) = (false, true);
         for awaited in self.awaited.values_mut().filter(of_task) {
             is_awaited = true;
             let is_it = |record: &Arc<TaskRecord>| (record.task, record.attempt) == key;
-            if awaited.from == from && awaited.records.iter().any(is_it) {
+            if awaited.from == from && awaited.all().any(is_it) {
                 (awaited.told, is_another) = (now, false);
             }
         }
@@ -337,6 +345,7 @@ impl Coordinator {
                     Awaited {
                         from,
                         records: vec![record],
+                        rest: Parts::new(),
                         chunk: None,
                         told,
                         fetching,
@@ -405,7 +414,8 @@ impl Coordinator {
 
     /// Writes what this turn accepted, here and on the replicas.
     pub(super) fn flush_results(&mut self, core: &mut Core) {
-        for records in batches(std::mem::take(&mut self.results.accepted)) {
+        let parts = in_parts(std::mem::take(&mut self.results.accepted));
+        for records in parts.into_iter().flat_map(batches) {
             let batch = RecordBatch::new(records, core.mono());
             self.keep(core, batch);
         }
@@ -631,19 +641,7 @@ impl Coordinator {
                 news.push(record);
             }
         }
-        match Fetching::of(&news, from) {
-            Some(fetching) => self.fetch(
-                core,
-                Awaited {
-                    from,
-                    records: news,
-                    chunk: Some(chunk),
-                    told: core.mono(),
-                    fetching,
-                },
-            ),
-            None => self.keep_learned(core, from, chunk, news),
-        }
+        self.keep_parts(core, from, chunk, in_parts(news));
     }
 
     fn keep_learned(

@@ -25,19 +25,11 @@ impl Coordinator {
             return false;
         };
         let Err(error) = result else {
-            let Awaited {
-                from,
-                records,
-                chunk,
-                ..
-            } = self
-                .results
-                .awaited
-                .remove(&ticket)
-                .expect("the ticket was found among the awaited");
-            match chunk {
-                None => self.results.accepted.extend(records),
-                Some(chunk) => self.keep_learned(core, from, chunk, records),
+            let awaited = self.results.awaited.remove(&ticket);
+            let awaited = awaited.expect("the ticket was found among the awaited");
+            match awaited.chunk {
+                None => self.results.accepted.extend(awaited.records),
+                Some(chunk) => self.keep_learned_part(core, chunk, awaited),
             }
             return true;
         };
@@ -45,18 +37,10 @@ impl Coordinator {
         let from = awaited.from;
         if tries > REFETCHES && awaited.chunk.is_some() {
             // They count already, with their holder at least.
-            let Awaited {
-                from,
-                records,
-                chunk,
-                ..
-            } = self
-                .results
-                .awaited
-                .remove(&ticket)
-                .expect("the ticket was found among the awaited");
-            let taken = self.without_files(core, lattice, records);
-            self.keep_learned(core, from, chunk.flatten(), taken);
+            let awaited = self.results.awaited.remove(&ticket);
+            let mut awaited = awaited.expect("the ticket was found among the awaited");
+            awaited.records = self.without_files(core, lattice, awaited.records);
+            self.keep_learned_part(core, awaited.chunk.flatten(), awaited);
             return true;
         }
         if tries == 1 {
@@ -74,6 +58,50 @@ impl Coordinator {
             self.give_up_awaited(core, lattice, ticket);
         }
         true
+    }
+
+    /// Keeps records that another holder has, part by part, each when its files are here.
+    pub(super) fn keep_parts(
+        &mut self,
+        core: &mut Core,
+        from: NodeId,
+        chunk: Option<PulledChunk>,
+        mut parts: Parts,
+    ) {
+        while let Some(records) = parts.pop_front() {
+            let Some(fetching) = Fetching::of(&records, from) else {
+                if parts.is_empty() {
+                    return self.keep_learned(core, from, chunk, records);
+                }
+                self.keep_learned(core, from, None, records);
+                continue;
+            };
+            let awaited = Awaited {
+                from,
+                records,
+                rest: parts,
+                chunk: Some(chunk),
+                told: core.mono(),
+                fetching,
+            };
+            return self.fetch(core, awaited);
+        }
+        self.keep_learned(core, from, chunk, Vec::new());
+    }
+
+    /// Keeps records whose files were awaited; those that came with them are next.
+    fn keep_learned_part(&mut self, core: &mut Core, chunk: Option<PulledChunk>, awaited: Awaited) {
+        let Awaited {
+            from,
+            records,
+            rest,
+            ..
+        } = awaited;
+        if rest.is_empty() {
+            return self.keep_learned(core, from, chunk, records);
+        }
+        self.keep_learned(core, from, None, records);
+        self.keep_parts(core, from, chunk, rest);
     }
 
     /// Of records that another holder has, and whose files cannot be had, those that are taken
@@ -148,16 +176,11 @@ impl Coordinator {
 
     /// The node that has the files is gone: what it did is done again.
     pub(super) fn give_up_awaited(&mut self, core: &mut Core, lattice: &Lattice, ticket: u64) {
-        let Some(Awaited {
-            from,
-            records,
-            chunk,
-            ..
-        }) = self.results.awaited.remove(&ticket)
-        else {
+        let Some(awaited) = self.results.awaited.remove(&ticket) else {
             return;
         };
-        for record in &records {
+        let (from, chunk) = (awaited.from, awaited.chunk);
+        for record in awaited.all() {
             let spare = self.results.spare.remove(&record.task);
             self.results.withdraw(std::slice::from_ref(record));
             if let Some((node, spare)) = spare
