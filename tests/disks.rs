@@ -7,12 +7,13 @@ use common::{
     LATER,
     cluster::{Cluster, Discovery, both},
     disk::SmallDisk,
-    job::{CountedJob, assert_all_squares, write_job},
+    job::{CountedJob, assert_all_squares, read_results, write_job},
     wait_until,
 };
 use std::{
     fs,
     io::Write,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
@@ -268,6 +269,43 @@ fn a_journal_damaged_in_the_middle_costs_one_task_and_no_file() {
         "{log}"
     );
     assert!(!log.contains("of forgotten jobs removed"), "{log}");
+}
+
+/// Under a running node: who reads it is told to ask again, and soon it is here again.
+#[test]
+fn a_result_that_turns_bad_comes_again_from_another_node() {
+    let cluster = Cluster::of(2);
+    let job = CountedJob::new(&cluster, "words", 10, "echo word-{i}-word", "");
+    let id = submit_coordinated(&cluster, 0, &job);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let journal = cluster.data_dir(0).join("jobs").join(&id).join("journal");
+    let bytes = fs::read(&journal).expect("a journal");
+    let place = bytes.windows(11).position(|part| part == b"word-7-word");
+    let place = place.expect("the task's record has its output") as u64;
+    let file = fs::OpenOptions::new().write(true).open(&journal);
+    file.and_then(|file| file.write_at(b"W", place).map(drop))
+        .expect("writable");
+    let into = cluster.dir.path().join("first");
+    let told = cluster.run(
+        0,
+        &["results", &id, "--into", into.to_str().expect("UTF-8")],
+    );
+    assert!(
+        both(&told).contains("cannot be read from this disk"),
+        "{}",
+        both(&told)
+    );
+    let into = cluster.dir.path().join("second");
+    let fetch = ["results", &id, "--into", into.to_str().expect("UTF-8")];
+    wait_until(LATER, "the result is here again", || {
+        cluster.run(0, &fetch).status.success()
+    });
+    let results = read_results(&into);
+    assert_eq!(
+        (results.len(), &results[&7]["stdout"]),
+        (10, &"word-7-word\n49\n".into())
+    );
+    assert!(job.executions().values().all(|count| *count == 1));
 }
 
 /// What no two tasks write alike, so that each takes room of its own.

@@ -122,7 +122,9 @@ fn status(error: &QueryError) -> StatusCode {
         | QueryError::PutAside(_)
         | QueryError::Refused(_) => StatusCode::CONFLICT,
         QueryError::Timeout(_) | QueryError::Undecided { .. } => StatusCode::GATEWAY_TIMEOUT,
-        QueryError::NoCoordinator { .. } | QueryError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
+        QueryError::NoCoordinator { .. } | QueryError::Damaged(_) | QueryError::Leaving => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         QueryError::Unsatisfiable(_) | QueryError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
         QueryError::Storage(_) | QueryError::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
         QueryError::Denied(_) => StatusCode::FORBIDDEN,
@@ -149,6 +151,9 @@ fn hint(error: &QueryError) -> Option<&'static str> {
             "the node's data directory is on a file system that is read-only"
         }
         QueryError::Storage(_) => "make room in the node's data directory",
+        QueryError::Damaged(_) => {
+            "ask again; where no other node has the result, start this node again: the task is then done once more"
+        }
         QueryError::Leaving => "ask another node, or join again",
         QueryError::Undecided { .. } => {
             "submit it again with the same key, here or elsewhere: it is the same job"

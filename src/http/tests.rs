@@ -186,6 +186,7 @@ async fn errors_of_the_node_become_status_codes() {
         ),
         (QueryError::Unsatisfiable("9 GPUs".into()), 422),
         (QueryError::Storage("disk full".into()), 507),
+        (QueryError::Damaged("a checksum is wrong".into()), 503),
         (QueryError::Leaving, 503),
     ] {
         let told = error.clone();

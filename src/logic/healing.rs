@@ -1,9 +1,13 @@
-//! Files that this node's journals name and its disk has lost, those of results and those that
-//! tasks are given: brought here again from whoever has them. Any member may: blobs are known by
-//! their contents alone.
+//! What this node's disk has lost, brought here again from whoever has it.
+//!
+//! Files that its journals name, those of results and those that tasks are given, may come from any
+//! member: blobs are known by their contents alone. Records that were found damaged when they were
+//! read come from other holders of their job, whose copies are compared with this one as if it
+//! knew nothing of these tasks (`resync`). Until then the results count as before: other disks have
+//! them.
 
 use super::{State, timers::Timer};
-use nodectl_types::{BlobHash, Time};
+use nodectl_types::{BlobHash, JobId, NodeId, TaskIndex, Time};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -23,6 +27,9 @@ pub struct Healing {
     /// The missing blobs that are lists of files: all that a list names comes with it.
     trees: BTreeSet<BlobHash>,
     under_way: BTreeMap<u64, BlobHash>,
+    /// Jobs with records that cannot be read here: when their holders are asked next, and how often
+    /// they were.
+    unread: BTreeMap<JobId, (Time, u32)>,
     timer_set: bool,
 }
 
@@ -34,6 +41,25 @@ impl State {
             self.healing.missing.entry(hash).or_insert((now, 0));
         }
         self.set_healing_timer(Duration::ZERO);
+    }
+
+    /// Records of these tasks cannot be read here any more.
+    pub(super) fn records_lost(&mut self, job: JobId, tasks: Vec<TaskIndex>) {
+        let Some(copy) = self.copies.get_mut(&job) else {
+            return;
+        };
+        let lost = tasks
+            .into_iter()
+            .filter(|task| copy.lattice.note_unread(*task));
+        let lost = lost.count();
+        if lost > 0 {
+            self.core.notice(format!(
+                "job {job}: {lost} of its results cannot be read from this node's disk; its other holders are asked for them. hint: check the disk"
+            ));
+            let now = self.core.mono();
+            self.healing.unread.insert(job, (now, 0));
+            self.set_healing_timer(Duration::ZERO);
+        }
     }
 
     /// Lists of the files that jobs' tasks are given: found when this node starts, where one of
@@ -49,12 +75,13 @@ impl State {
         self.healing
             .missing
             .values_mut()
+            .chain(self.healing.unread.values_mut())
             .for_each(|asked| *asked = (now, 0));
     }
 
     fn set_healing_timer(&mut self, pause: Duration) {
-        if !self.healing.missing.is_empty() && !std::mem::replace(&mut self.healing.timer_set, true)
-        {
+        let is_whole = self.healing.missing.is_empty() && self.healing.unread.is_empty();
+        if !is_whole && !std::mem::replace(&mut self.healing.timer_set, true) {
             self.core.after(pause, Timer::Heal);
         }
     }
@@ -63,7 +90,35 @@ impl State {
     pub(super) fn heal(&mut self) {
         self.healing.timer_set = false;
         self.ask_for_missing();
+        self.ask_for_records();
         self.set_healing_timer(PAUSE);
+    }
+
+    /// Has the holders of jobs show their copies, where records here cannot be read.
+    fn ask_for_records(&mut self) {
+        let now = self.core.mono();
+        let copies = &self.copies;
+        let is_unread = |job: &JobId| {
+            let copy = copies.get(job);
+            copy.is_some_and(|copy| !copy.lattice.unread_chunks().is_empty())
+        };
+        self.healing.unread.retain(|job, _| is_unread(job));
+        for (job, (at, tries)) in &mut self.healing.unread {
+            if *at > now {
+                continue;
+            }
+            *at = now + PAUSE * 2u32.pow((*tries).min(MOST_DOUBLINGS));
+            *tries += 1;
+            let head = self.core.directory.get(*job);
+            let holders = head.map(|head| head.holders()).unwrap_or_default();
+            let others: Vec<NodeId> = holders
+                .into_iter()
+                .filter(|node| *node != self.core.me && self.core.members.is_reachable(*node))
+                .collect();
+            for node in others {
+                self.core.resync.show(node, *job, true);
+            }
+        }
     }
 
     /// Asks for what is due, as far as there is room.

@@ -48,6 +48,11 @@ pub enum Input {
     },
     /// A file that is needed here was found damaged, or is gone.
     BlobLost(BlobHash),
+    /// The records of these tasks cannot be read from this node's journal any more.
+    RecordsLost {
+        job: JobId,
+        tasks: Vec<TaskIndex>,
+    },
     /// Answer to `DiskEffect::LoadSpec`.
     SpecLoaded {
         job: JobId,

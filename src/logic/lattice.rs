@@ -33,6 +33,8 @@ pub struct Lattice {
     tally: BTreeMap<u32, u32>,
     /// Tasks that failed and are neither done nor cancelled.
     failed: BTreeSet<TaskIndex>,
+    /// Tasks whose records cannot be read from this node's disk any more: hardly ever any.
+    unread: BTreeSet<TaskIndex>,
     /// Results of which files are missing on this node's disk, and which: hardly ever any.
     unwhole: BTreeMap<TaskIndex, (Cell, BTreeSet<BlobHash>)>,
 }
@@ -48,6 +50,7 @@ impl Lattice {
             cancelled: BTreeSet::new(),
             tally: BTreeMap::new(),
             failed: BTreeSet::new(),
+            unread: BTreeSet::new(),
             unwhole: BTreeMap::new(),
         }
     }
@@ -113,15 +116,36 @@ impl Lattice {
         self.tally.range(limit..).map(|(_, tasks)| tasks).sum()
     }
 
-    /// Whether a record would be news.
+    /// Whether a record would be news, or takes the place of one that cannot be read any more.
     pub fn lacks(&self, record: &TaskRecord) -> bool {
-        let before = self.cell(record.task);
-        record.task < self.tasks && before.join(Cell::of(record)) != before
+        let (before, cell) = (self.cell(record.task), Cell::of(record));
+        let is_lost = cell == before && self.is_unread(record.task);
+        record.task < self.tasks && (is_lost || before.join(cell) != before)
     }
 
-    /// Joins what a record says; true if that is news. A task beyond the job's is never news.
+    /// Joins what a record says that is on this node's disk; true if that is news. A task beyond
+    /// the job's is never news.
     pub fn merge(&mut self, record: &TaskRecord) -> bool {
-        self.join_cell(record.task, Cell::of(record))
+        let cell = Cell::of(record);
+        if cell >= self.cell(record.task) {
+            self.unread.remove(&record.task);
+        }
+        self.join_cell(record.task, cell)
+    }
+
+    /// A task's record cannot be read any more; false if that is known, or there was none.
+    pub fn note_unread(&mut self, task: TaskIndex) -> bool {
+        self.cell(task) != Cell::Unknown && self.unread.insert(task)
+    }
+
+    /// Whether what is known of a task cannot be read any more.
+    pub fn is_unread(&self, task: TaskIndex) -> bool {
+        self.unread.contains(&task)
+    }
+
+    /// The chunks with tasks whose records cannot be read any more.
+    pub fn unread_chunks(&self) -> BTreeSet<u32> {
+        self.unread.iter().map(|task| task / CHUNK).collect()
     }
 
     fn join_cell(&mut self, task: TaskIndex, cell: Cell) -> bool {

@@ -246,6 +246,7 @@ impl State {
             Input::Persisted { ticket, result } => self.persisted(ticket, &result),
             Input::Fetched { ticket, result } => self.fetched(ticket, &result),
             Input::BlobLost(hash) => self.blobs_lost([hash]),
+            Input::RecordsLost { job, tasks } => self.records_lost(job, tasks),
             Input::SpecLoaded { job, spec } => self.spec_loaded(job, spec),
             Input::TaskStarted { job, task, attempt } => {
                 self.executor.started(job, (task, attempt))

@@ -293,6 +293,9 @@ impl State {
         let epoch = head.epoch;
         let coordinator = self.coordinators.get(&job);
         let known = |task| {
+            if copy.lattice.is_unread(task) {
+                return Cell::Unknown;
+            }
             let Some(coordinator) = coordinator else {
                 return copy.lattice.cell(task);
             };
@@ -338,6 +341,7 @@ impl State {
             return;
         }
         let mut todo = copy.lattice.differing(digests);
+        todo.extend(copy.lattice.unread_chunks());
         let peer = self.core.resync.peers.entry(from).or_default();
         let (mut asked, mut writing) = (BTreeMap::new(), BTreeMap::new());
         if let Some(before) = peer.pulls.remove(&job) {
@@ -379,7 +383,8 @@ impl State {
         let Some(copy) = self.copies.get(&job) else {
             return self.core.send(from, Message::NoCopy { job, epoch });
         };
-        let tasks = copy.lattice.ahead_of(chunk, cells);
+        let mut tasks = copy.lattice.ahead_of(chunk, cells);
+        tasks.retain(|task| !copy.lattice.is_unread(*task));
         if let Some(coordinator) = self.coordinators.get_mut(&job) {
             coordinator.replica_pulls(self.core.now.mono, from, left);
         }

@@ -11,7 +11,7 @@ use nodectl_types::{
     limits::{RECORD_BATCH, RECORD_BATCH_BYTES},
     query::{Cursor, Location, Progress},
 };
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, io, sync::Arc};
 
 /// Files of one job brought at a time.
 const PARALLEL_FETCHES: usize = 8;
@@ -200,7 +200,10 @@ impl Node {
         self.ports
             .journals
             .read(job, tasks)
-            .map_err(|error| QueryError::Storage(error.to_string()))
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidData => QueryError::Damaged(error.to_string()),
+                _ => QueryError::Storage(error.to_string()),
+            })
     }
 
     /// Beside the loop: what is asked for at once is bounded by who asks.

@@ -297,6 +297,9 @@ impl Node {
             }
             Event::Store(StoreEvent::SpecLoaded { job, spec }) => Input::SpecLoaded { job, spec },
             Event::Store(StoreEvent::BlobLost(hash)) => Input::BlobLost(hash),
+            Event::Store(StoreEvent::RecordsLost { job, tasks }) => {
+                Input::RecordsLost { job, tasks }
+            }
             Event::Worker(WorkerEvent::Started { job, task, attempt }) => {
                 Input::TaskStarted { job, task, attempt }
             }

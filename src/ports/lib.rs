@@ -134,6 +134,8 @@ pub enum StoreEvent {
     },
     /// A blob was found damaged, and is not here any more.
     BlobLost(BlobHash),
+    /// The records of these tasks were found damaged, or cannot be read.
+    RecordsLost { job: JobId, tasks: Vec<TaskIndex> },
 }
 
 #[derive(Debug)]

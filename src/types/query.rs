@@ -391,6 +391,10 @@ pub enum QueryError {
     Invalid(String),
     #[error("could not be stored: {0}")]
     Storage(String),
+    #[error(
+        "a result cannot be read from this disk, and comes again where another node has it: {0}"
+    )]
+    Damaged(String),
     #[error("this node is leaving")]
     Leaving,
     #[error("the log of that attempt is gone: {0}")]

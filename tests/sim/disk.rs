@@ -10,7 +10,7 @@ use nodectl_types::{
     BlobHash, Cell, JobHead, JobId, JobSpec, Retention, TaskIndex, TaskRecord, Time,
 };
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -49,6 +49,8 @@ pub struct Disk {
     pub retention: Retention,
     /// Records of journals that have lost their specification: they are in the job's next journal.
     pub partial: BTreeMap<JobId, Vec<Record>>,
+    /// Tasks whose records turned bad under a running node.
+    rotten: BTreeSet<(JobId, TaskIndex)>,
     /// Some journal was damaged: what it named is not all known.
     was_damaged: bool,
     /// The journals are as the newer version writes them.
@@ -151,7 +153,38 @@ impl Disk {
 
     /// What is on disk of a task, whatever waits.
     pub fn durable(&self, job: JobId, task: TaskIndex) -> Option<&Arc<TaskRecord>> {
-        self.journals.get(&job)?.record(task)
+        let journal = self.journals.get(&job)?;
+        journal.record(task).filter(|_| !self.is_rotten(job, task))
+    }
+
+    /// The record of a task turns bad, and nobody knows before it is read.
+    pub fn rot(&mut self, job: JobId, task: TaskIndex) {
+        self.rotten.insert((job, task));
+    }
+
+    fn is_rotten(&self, job: JobId, task: TaskIndex) -> bool {
+        self.rotten.contains(&(job, task))
+    }
+
+    /// Of these tasks, those whose records cannot be read.
+    pub fn lost(&self, job: JobId, tasks: &[TaskIndex]) -> Vec<TaskIndex> {
+        let is_lost =
+            |task: &TaskIndex| self.is_rotten(job, *task) && self.read(job, *task).is_none();
+        tasks.iter().copied().filter(is_lost).collect()
+    }
+
+    /// A process starts on it. As store/ does: records that are damaged are left out.
+    pub fn open(&mut self) {
+        for (job, task) in std::mem::take(&mut self.rotten) {
+            let Some(journal) = self.journals.get_mut(&job) else {
+                continue;
+            };
+            self.was_damaged = true;
+            let is_it =
+                |frame: &Record| matches!(frame, Record::Task(record) if record.task == task);
+            journal.frames.retain(|frame| !is_it(frame));
+            journal.index_anew();
+        }
     }
 
     pub fn has_done(&self, job: JobId, task: TaskIndex) -> bool {
@@ -209,7 +242,16 @@ impl Disk {
             return (ticket, Err("no space left on device".into()));
         }
         let journal = self.journals.entry(job).or_default();
-        records.into_iter().for_each(|record| journal.add(record));
+        for record in records {
+            if let Record::Task(record) = &record
+                && journal
+                    .record(record.task)
+                    .is_none_or(|known| counts_over(record, known))
+            {
+                self.rotten.remove(&(job, record.task));
+            }
+            journal.add(record);
+        }
         self.partial
             .remove(&job)
             .into_iter()
@@ -234,6 +276,7 @@ impl Disk {
         self.journals.remove(&job);
         self.partial.remove(&job);
         self.waiting.remove(&job);
+        self.rotten.retain(|(of, _)| *of != job);
         self.pending.retain(|write| write.job != job);
         self.writing = self.writing.min(self.pending.len());
     }
@@ -245,6 +288,7 @@ impl Disk {
             blobs: self.blobs.clone(),
             retention: self.retention.clone(),
             partial: self.partial.clone(),
+            rotten: self.rotten.clone(),
             was_damaged: self.was_damaged,
             is_newer: self.is_newer,
             ..Self::new()

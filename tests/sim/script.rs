@@ -6,7 +6,8 @@ use crate::{
     plan::{Act, Fault, JobPlan, Moment, Plan, Victim},
     world::World,
 };
-use nodectl_types::{JobId, Phase};
+use nodectl_logic::Input;
+use nodectl_types::{JobId, Phase, TaskIndex};
 use std::time::Duration;
 
 /// A named scenario.
@@ -243,6 +244,15 @@ impl Script {
             damage,
             away: Duration::from_secs(3_600),
         });
+    }
+
+    /// Records of these tasks turn bad on the disk of a running node, and somebody reads them.
+    pub fn rot(&mut self, node: usize, job: JobId, tasks: &[TaskIndex]) {
+        let machine = &mut self.world.machines[node];
+        tasks.iter().for_each(|task| machine.disk.rot(job, *task));
+        let (life, tasks) = (machine.life, machine.disk.lost(job, tasks));
+        self.world
+            .give(node, life, Input::RecordsLost { job, tasks });
     }
 
     /// Whoever it happens at dies so long after the next such moment.

@@ -75,6 +75,7 @@ fn cost_of_effect(effect: &Effect) -> u64 {
 impl World {
     /// Starts a machine's process from what its disk remembers.
     pub fn start(&mut self, index: usize) {
+        self.machines[index].disk.open();
         if self.machines[index].is_newer {
             self.machines[index].disk.upgrade();
         }
@@ -291,6 +292,18 @@ impl World {
     }
 
     fn look_up(&mut self, node: usize, to: Asker, lookup: Lookup) {
+        let read = match &lookup {
+            Lookup::Watch { job, tasks, .. } => self.lost(node, *job, tasks),
+            Lookup::Record { job, task } => self.lost(node, *job, &[*task]),
+            Lookup::Load(_)
+            | Lookup::Log { .. }
+            | Lookup::Training(_)
+            | Lookup::History { .. }
+            | Lookup::Program { .. } => Ok(()),
+        };
+        if let Err(why) = read {
+            return self.answer(node, to, Err(QueryError::Damaged(why)));
+        }
         let answer = match lookup {
             Lookup::Watch {
                 job,
@@ -442,15 +455,20 @@ impl World {
         self.moment(Moment::Resync, node);
         let more = tasks.len() > limits::RECORD_BATCH;
         tasks.truncate(limits::RECORD_BATCH);
-        let batches = nodectl_logic::executor::batches(self.read(node, job, &tasks));
-        let more = more || batches.len() > 1;
+        let error = self.lost(node, job, &tasks).err();
+        let read = match error {
+            Some(_) => Vec::new(),
+            None => self.read(node, job, &tasks),
+        };
+        let batches = nodectl_logic::executor::batches(read);
+        let more = error.is_none() && (more || batches.len() > 1);
         let message = Message::Pulled {
             job,
             epoch,
             chunk,
             records: batches.into_iter().next().unwrap_or_default(),
             more,
-            error: None,
+            error,
         };
         if to == self.machines[node].id {
             let (life, from) = (self.machines[node].life, to);
@@ -501,6 +519,20 @@ impl World {
             );
             self.fail("a journal answers what its node does not know", text);
         }
+    }
+
+    /// As store/ does: whoever reads records that are damaged hears it, and so does the node.
+    fn lost(&mut self, node: usize, job: JobId, tasks: &[TaskIndex]) -> Result<(), String> {
+        let machine = &self.machines[node];
+        let (life, tasks) = (machine.life, machine.disk.lost(job, tasks));
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        self.tell(|| format!("n{node} cannot read records of tasks {tasks:?}"));
+        let input = Box::new(Input::RecordsLost { job, tasks });
+        let event = Event::Tell { node, life, input };
+        self.after(Duration::from_micros(50), event);
+        Err("a record is damaged".into())
     }
 
     fn read(&self, node: usize, job: JobId, tasks: &[TaskIndex]) -> Vec<Arc<TaskRecord>> {

@@ -633,7 +633,9 @@ impl Coordinator {
         for record in records {
             let record = self.accept_anew(core.me, lattice, from, record);
             let known = self.known_cell(lattice, record.task);
-            if record.task < lattice.tasks() && known.join(Cell::of(&record)) != known {
+            let is_news = known.join(Cell::of(&record)) != known
+                || (lattice.lacks(&record) && !self.results.is_settling(record.task));
+            if record.task < lattice.tasks() && is_news {
                 self.results.begin(&record);
                 if record.is_done() {
                     self.drop_waiting(core, record.task);

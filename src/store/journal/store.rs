@@ -13,7 +13,7 @@ use super::{
     stall,
     writer::Writer,
 };
-use nodectl_ports::{Journals, NodeHandle};
+use nodectl_ports::{Event, Journals, NodeHandle, StoreEvent};
 use nodectl_types::{JobId, Record, TaskIndex, TaskRecord};
 use nodectl_wire::journal::JOURNAL_VERSION;
 use std::{
@@ -29,6 +29,8 @@ use std::{
 /// The journals of a data directory. Dropping it writes what is queued and ends the writer.
 pub struct JournalStore {
     shared: Arc<StoreShared>,
+    /// Who brings again what is damaged.
+    node: NodeHandle,
     writer: Option<JoinHandle<()>>,
     watcher: Option<JoinHandle<()>>,
     /// The data directory stays locked while anything may write to it.
@@ -145,11 +147,12 @@ impl JournalStore {
     ) -> io::Result<Self> {
         let shared = Arc::new(StoreShared::new(jobs_dir, disk));
         let (watched, told) = (shared.clone(), node.clone());
-        let writer = Writer::new(shared.clone(), node);
+        let writer = Writer::new(shared.clone(), node.clone());
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
         let writer = spawn("journal").spawn(move || writer.run())?;
         let mut store = Self {
             shared,
+            node,
             writer: Some(writer),
             watcher: None,
             _lock: lock,
@@ -169,6 +172,7 @@ impl JournalStore {
         let shared = Arc::new(StoreShared::new(jobs_dir, disk));
         let store = Self {
             shared: shared.clone(),
+            node: node.clone(),
             writer: None,
             watcher: None,
             _lock: None,
@@ -218,25 +222,77 @@ impl JournalStore {
         Ok(aside.is_empty())
     }
 
+    /// Records that are damaged, or that the disk cannot read, are an error that names them.
     fn read_from_disk(
         &self,
         path: &Path,
         version: u32,
-        wanted: &[(Option<Arc<TaskRecord>>, u64)],
-    ) -> io::Result<Vec<Arc<TaskRecord>>> {
+        wanted: &[Wanted],
+    ) -> Result<Vec<Arc<TaskRecord>>, ReadError> {
         let place = |error: io::Error| {
             io::Error::new(error.kind(), format!("reading {}: {error}", path.display()))
         };
+        let (mut found, mut lost) = (Vec::with_capacity(wanted.len()), None);
         let file = self.shared.disk.open(path, Mode::Read).map_err(place)?;
-        let read = |(rival, offset): &(Option<Arc<TaskRecord>>, u64)| {
-            let written = scan::read_record(&*file, *offset, version).map_err(place)?;
-            Ok(match rival {
-                Some(rival) if rival.cell() > written.cell() => rival.clone(),
-                _ => written,
-            })
-        };
-        wanted.iter().map(read).collect()
+        for Wanted {
+            task,
+            rival,
+            offset,
+        } in wanted
+        {
+            match (scan::read_record(&*file, *offset, version), rival) {
+                (Ok(written), Some(rival)) if rival.cell() > written.cell() => {
+                    found.push(rival.clone())
+                }
+                (Ok(written), _) => found.push(written),
+                (Err(error), rival) if is_damage(&error) => match rival {
+                    // It takes the other's place when it is written.
+                    Some(rival) => found.push(rival.clone()),
+                    None => lost
+                        .get_or_insert_with(|| (Vec::new(), place(error)))
+                        .0
+                        .push(*task),
+                },
+                (Err(error), _) => return Err(place(error).into()),
+            }
+        }
+        match lost {
+            None => Ok(found),
+            Some((tasks, first)) => Err(ReadError {
+                error: io::Error::new(io::ErrorKind::InvalidData, first.to_string()),
+                lost: tasks,
+            }),
+        }
     }
+}
+
+/// A record that is to be read.
+struct Wanted {
+    task: TaskIndex,
+    /// Waits to be written, and may count more.
+    rival: Option<Arc<TaskRecord>>,
+    offset: u64,
+}
+
+/// Why records could not be read.
+struct ReadError {
+    error: io::Error,
+    /// Tasks whose records are damaged.
+    lost: Vec<TaskIndex>,
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self {
+            error,
+            lost: Vec::new(),
+        }
+    }
+}
+
+/// What was written is not what is read, or the disk cannot read it.
+fn is_damage(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData || error.raw_os_error() == Some(libc::EIO)
 }
 
 impl Journals for JournalStore {
@@ -270,12 +326,21 @@ impl Journals for JournalStore {
             let mut found = Vec::with_capacity(tasks.len());
             let mut on_disk = Vec::new();
             let Some((version, opened)) = self.shared.jobs().get(&job).map(|known| {
-                for at in tasks.iter().filter_map(|task| known.at(*task)) {
-                    match at {
-                        At::Memory(record) => found.push(record),
-                        At::Disk(offset) => on_disk.push((None, offset)),
-                        At::Either(record, offset) => on_disk.push((Some(record), offset)),
-                    }
+                for task in tasks {
+                    let (rival, offset) = match known.at(*task) {
+                        None => continue,
+                        Some(At::Memory(record)) => {
+                            found.push(record);
+                            continue;
+                        }
+                        Some(At::Disk(offset)) => (None, offset),
+                        Some(At::Either(record, offset)) => (Some(record), offset),
+                    };
+                    on_disk.push(Wanted {
+                        task: *task,
+                        rival,
+                        offset,
+                    });
                 }
                 (known.version.unwrap_or(JOURNAL_VERSION), known.opened)
             }) else {
@@ -296,7 +361,14 @@ impl Journals for JournalStore {
                         .jobs()
                         .get(&job)
                         .is_some_and(|known| known.opened != opened) => {}
-                Err(error) => return Err(error),
+                Err(ReadError { error, lost: tasks }) => {
+                    if !tasks.is_empty() {
+                        // A node that has no time to listen is told at the next read.
+                        let event = StoreEvent::RecordsLost { job, tasks };
+                        self.node.try_tell(Event::Store(event));
+                    }
+                    return Err(error);
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use super::{
     },
     JournalStore, frame,
 };
-use nodectl_ports::{Event, Journals};
+use nodectl_ports::{Event, Journals, StoreEvent};
 use nodectl_types::{
     Author, Failure, Gang, Isolation, JobId, Outcome, Record, TaskKind, TaskRecord,
 };
@@ -15,7 +15,7 @@ use nodectl_wire::journal::{self, JOURNAL_VERSION, READABLE};
 use proptest::prelude::*;
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -465,6 +465,39 @@ fn a_record_that_rots_under_a_reader_is_told() {
         error.contains("journal") && error.contains("damaged"),
         "{error}"
     );
+}
+
+/// Found when they are read: the node hears which, and what it then writes of them is read again,
+/// also after a restart.
+#[test]
+fn records_that_turn_bad_are_told_and_may_be_written_once_more() {
+    let (dir, mut bytes) = written(6);
+    let (store, mut events) = start(dir.path());
+    replayed(&store);
+    for index in [2, 4] {
+        let at = replay_end(&bytes, index) + frame::PREFIX_BYTES + 2;
+        bytes[at] ^= 1;
+    }
+    fs::write(path(dir.path(), JOB), &bytes).unwrap();
+    let error = store
+        .read(JOB, &[0, 1, 2, 3, 4, 5])
+        .expect_err("two are damaged");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    assert!(error.to_string().contains("journal"), "{error}");
+    match events.try_recv() {
+        Ok(Event::Store(StoreEvent::RecordsLost { job, tasks })) => {
+            assert_eq!((job, tasks), (JOB, vec![2, 4]))
+        }
+        other => panic!("expected the tasks, got {other:?}"),
+    }
+    store.append(JOB, vec![task(2, 1), task(4, 1)], 2);
+    assert_eq!(store.read(JOB, &[2, 4]).unwrap().len(), 2, "from memory");
+    assert_eq!(persisted(&mut events), (2, Ok(())));
+    assert_eq!(store.read(JOB, &[0, 1, 2, 3, 4, 5]).unwrap().len(), 6);
+    drop(store);
+    let (store, _events) = start(dir.path());
+    replayed(&store);
+    assert_eq!(store.read(JOB, &[0, 1, 2, 3, 4, 5]).unwrap().len(), 6);
 }
 
 proptest! {

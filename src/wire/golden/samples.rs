@@ -500,6 +500,7 @@ pub fn query_errors() -> Vec<QueryError> {
         QueryError::Unsatisfiable("no node has 8 GPUs".into()),
         QueryError::Invalid("no command".into()),
         QueryError::Storage("disk full".into()),
+        QueryError::Damaged("a checksum is wrong".into()),
         QueryError::Leaving,
         QueryError::NoLog("box1 died".into()),
         QueryError::Undecided {

@@ -25,6 +25,10 @@ pub const ALL: &[Scenario] = &[
         "damage::what_tasks_are_given_comes_from_another_holder",
         what_tasks_are_given_comes_from_another_holder,
     ),
+    (
+        "damage::records_that_cannot_be_read_come_from_another_holder",
+        records_that_cannot_be_read_come_from_another_holder,
+    ),
 ];
 
 fn half_done(nodes: usize) -> (Script, JobId) {
@@ -110,4 +114,32 @@ pub fn what_tasks_are_given_comes_from_another_holder() {
     script.run(40.0);
     assert_eq!(script.world.machines[holder].disk.missing_inputs(), []);
     script.settle();
+}
+
+/// At the coordinator and at a replica, while tasks run and when all have ended; the replica has
+/// nobody to ask at first.
+pub fn records_that_cannot_be_read_come_from_another_holder() {
+    let (mut script, job) = half_done(3);
+    for ended in [false, true] {
+        if ended {
+            script.until_done(job);
+            script.run(20.0);
+        }
+        let (coordinator, replica) = (script.coordinator(job), script.replicas(job)[0]);
+        let told: Vec<_> = script.world.user.jobs[&job].done.iter().copied().collect();
+        let (here, there) = (told[0..2].to_vec(), told[2..4].to_vec());
+        script.rot(coordinator, job, &here);
+        script.until(20.0, "the coordinator has them again", |world| {
+            let disk = &world.machines[coordinator].disk;
+            here.iter().all(|task| disk.has_done(job, *task))
+        });
+        script.cut(&[replica], 1.0);
+        script.rot(replica, job, &there);
+        script.until(30.0, "the replica has them again", |world| {
+            let disk = &world.machines[replica].disk;
+            there.iter().all(|task| disk.has_done(job, *task))
+        });
+    }
+    script.settle();
+    script.decay(job);
 }

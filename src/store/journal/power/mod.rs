@@ -100,8 +100,11 @@ impl Life {
         assert!(self.writer.turn());
         let mut failed = 0;
         while let Ok(event) = self.events.try_recv() {
-            let Event::Store(StoreEvent::Persisted { ticket, result }) = event else {
-                panic!("journals report what they have written: {event:?}");
+            let (ticket, result) = match event {
+                Event::Store(StoreEvent::Persisted { ticket, result }) => (ticket, result),
+                // Its power went while it was read.
+                Event::Store(StoreEvent::RecordsLost { .. }) => continue,
+                other => panic!("journals report what they have written: {other:?}"),
             };
             let (job, records) = history.open.remove(&ticket).expect("it is answered once");
             match result {
