@@ -1,8 +1,9 @@
 //! The state of one node, in parts that have owners; who leads, when the view has to change.
 
 use super::{
-    ArenaLayout, Effect, GroupInput, Notice, Payload,
+    ArenaLayout, Effect, GroupInput, Notice, Others, Payload,
     checkpoint::Keeping,
+    epochs::Epochs,
     lead::Leading,
     local::LocalWorker,
     moving::Moves,
@@ -64,36 +65,6 @@ pub struct Group {
     /// How many workers are enough to begin with, if not all.
     enough: Option<u32>,
     pub(super) out: Output,
-}
-
-/// Which views there are.
-#[derive(Default)]
-pub(super) struct Epochs {
-    /// This node heeds no lower one.
-    pub promised: Epoch,
-    /// The highest number of an epoch that was heard of.
-    seen: u64,
-}
-
-impl Epochs {
-    pub fn heard(&mut self, number: u64) {
-        self.seen = self.seen.max(number);
-    }
-
-    /// The epoch of a view that this node proposes: higher than all that it has heard of.
-    pub fn next(&mut self, by: NodeId) -> Epoch {
-        self.seen += 1;
-        Epoch {
-            number: self.seen,
-            by,
-        }
-    }
-
-    /// Views that this node proposes from now on have higher numbers than all that others may have
-    /// given theirs meanwhile: `apart` is more than they can have proposed.
-    pub fn outnumber(&mut self, apart: u64) {
-        self.seen = (self.seen / apart).saturating_add(1).saturating_mul(apart);
-    }
 }
 
 /// What leaves the group, and what was said last.
@@ -165,6 +136,7 @@ impl Group {
             GroupInput::PeerDead(peer) => self.gone(peer),
             GroupInput::PeerRefuses(peer) => self.sign(peer, Sign::Refuses),
             GroupInput::PeerEnded(peer) => self.sign(peer, Sign::HasEnded),
+            GroupInput::Others(others) => self.others(others),
             GroupInput::Message { from, message } => {
                 match valid::check(from, &message, self.config.layout.blocks()) {
                     Ok(()) => self.message(from, message),
@@ -222,15 +194,22 @@ impl Group {
     }
 
     fn lost_peer(&mut self, peer: NodeId) {
-        self.peers.down(peer);
+        let epochs = &self.epochs;
+        self.peers.down(peer, |said| epochs.is_with_us(said));
         self.installed.early.retain(|(from, ..)| *from != peer);
-        self.broken |= self.is_led(peer);
+        self.broken |= self.is_led(peer) || self.is_stuck();
     }
 
     /// A node has said what cannot be: nothing that it says counts any more.
     pub(super) fn hang_up(&mut self, peer: NodeId, why: String) {
         self.lost_peer(peer);
         self.effect(Effect::HangUp { peer, why });
+    }
+
+    /// It may depend on them whether a view goes on.
+    fn others(&mut self, others: Others) {
+        self.peers.others = Some(others);
+        self.broken |= self.is_stuck();
     }
 
     fn sign(&mut self, peer: NodeId, sign: Sign) {
@@ -242,7 +221,7 @@ impl Group {
     fn gone(&mut self, peer: NodeId) {
         if self.peers.gone(peer) {
             self.epochs.outnumber(ALONE);
-            self.broken |= self.leading.as_ref().is_some_and(Leading::is_stuck);
+            self.broken |= self.is_stuck();
         }
     }
 
@@ -264,12 +243,14 @@ impl Group {
             ServerMessage::Install { view } => self.install(view),
             ServerMessage::Fetch { epoch, block } => self.fetch(from, epoch, block),
             ServerMessage::Installed { epoch } => self.installed(from, epoch),
+            ServerMessage::Confirm { epoch } => self.confirm(epoch),
+            ServerMessage::Confirmed { epoch } => self.confirmed(from, epoch),
             ServerMessage::Go { epoch } => self.go(epoch),
             ServerMessage::InView { epoch, message } => self.in_view(from, epoch, message),
         }
     }
 
-    /// A message that counts only within its view, which all have installed when one sends it: but
+    /// A message that counts only within its view, which all have confirmed when one sends it: but
     /// for blocks that were asked for to install it.
     fn in_view(&mut self, from: NodeId, epoch: Epoch, message: ViewMessage) {
         let message = match message {
@@ -282,7 +263,7 @@ impl Group {
             }
             other => other,
         };
-        if !self.is_active(epoch) || !self.installed.is_whole() {
+        if !self.is_active(epoch) || !self.installed.is_confirmed {
             // The view was given up. Whoever sent it sends it again in the next one.
             return;
         }
@@ -354,6 +335,7 @@ impl Group {
             workers: self.lives(false),
             finishing: self.lives(true),
             promised: self.epochs.promised,
+            confirmed: self.installed.last_confirmed(),
             started: self.installed.base != Epoch::NONE
                 || (self.installed.view.epoch != Epoch::NONE && self.installed.is_whole()),
         }
@@ -372,10 +354,12 @@ impl Group {
     fn heard(&mut self, from: NodeId, here: PeerStatus) {
         let promised = here.promised;
         self.epochs.heard(promised.number);
+        let is_first = matches!(self.peers.connected.get(&from), Some(None));
         let Some(lost) = self.peers.said(from, here) else {
             return;
         };
         self.compare();
+        self.broken |= self.is_stuck() && (is_first || !lost.is_empty());
         if let Some(leading) = &self.leading
             && leading.has(from)
         {
@@ -407,6 +391,11 @@ impl Group {
             );
             self.tell(worker, Notice::Misused(why));
         }
+    }
+
+    /// The view that this node proposed cannot go on.
+    fn is_stuck(&self) -> bool {
+        self.leading.as_ref().is_some_and(Leading::is_stuck)
     }
 
     fn is_led(&self, node: NodeId) -> bool {
@@ -515,6 +504,9 @@ impl Group {
             return Some(format!(
                 "waiting for workers: {count} of {wanted} are there"
             ));
+        }
+        if !started && !self.peers.have_been_asked() {
+            return Some("looking for other nodes that train this job".into());
         }
         let serves = |(_, weight): &(NodeId, u32)| *weight > 0;
         let lacks_servers = !started && !nodes.iter().any(serves);

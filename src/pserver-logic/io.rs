@@ -4,6 +4,7 @@ use nodectl_types::{
     NodeId,
     servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
 };
+use std::collections::BTreeSet;
 
 /// What happened.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub enum GroupInput {
     /// The kernel closed the node's connection, and the node had not said that it would: its
     /// process has ended, or what forwarded the connection.
     PeerEnded(NodeId),
+    /// Members of the cluster of which it is not known whether they take part.
+    Others(Others),
     /// What another node of the job says.
     Message {
         from: NodeId,
@@ -81,6 +84,15 @@ pub enum GroupInput {
     },
     /// The result of `CheckpointEffect::Find`: the newest checkpoint is on this node now.
     Found(Option<KeptCheckpoint>),
+}
+
+/// Members of the cluster that may train the job without this node's knowledge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// They are there, and have not been asked.
+    pub unasked: BTreeSet<NodeId>,
+    /// They are out of reach, or gave no answer.
+    pub away: BTreeSet<NodeId>,
 }
 
 /// A checkpoint on disk, or on its way there. Views that follow each other may make two of the same

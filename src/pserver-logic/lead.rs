@@ -22,7 +22,7 @@ use nodectl_types::{
         },
     },
 };
-use sides::{distinct, perhaps};
+use sides::{distinct, last_view, perhaps};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Added to the norm before it divides.
@@ -54,6 +54,7 @@ pub(super) struct Leading {
 enum ViewStage {
     Gathering(BTreeMap<NodeId, Promise>),
     Installing(BTreeSet<NodeId>),
+    Confirming(BTreeSet<NodeId>),
     Going,
     /// Nodes or blocks are out of reach.
     Stuck,
@@ -124,7 +125,11 @@ impl Leading {
     }
 
     pub fn has(&self, node: NodeId) -> bool {
-        self.nodes.iter().any(|(member, _)| *member == node)
+        self.members().any(|member| member == node)
+    }
+
+    fn members(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().map(|(node, _)| *node)
     }
 }
 
@@ -219,11 +224,7 @@ impl Group {
                 .position(|(member, _)| *member == node)
                 .unwrap_or(0) as u16
         };
-        let known = promises
-            .values()
-            .map(|promise| promise.base)
-            .max()
-            .unwrap_or_default();
+        let known = last_view(promises);
         // At first, whatever begins need not begin again, whether it went on or not.
         let begun = || self.installed_with_all_blocks(promises);
         let previous = if known == Epoch::NONE {
@@ -507,8 +508,28 @@ impl Group {
         };
         left.remove(&from);
         if left.is_empty() {
+            leading.stage = ViewStage::Confirming(leading.members().collect());
+            for node in leading.members().collect::<Vec<_>>() {
+                self.send(node, ServerMessage::Confirm { epoch }, None);
+            }
+        }
+    }
+
+    pub(super) fn confirmed(&mut self, from: NodeId, epoch: Epoch) {
+        let Some(leading) = self
+            .leading
+            .as_mut()
+            .filter(|leading| leading.epoch == epoch)
+        else {
+            return;
+        };
+        let ViewStage::Confirming(left) = &mut leading.stage else {
+            return;
+        };
+        left.remove(&from);
+        if left.is_empty() {
             leading.stage = ViewStage::Going;
-            for (node, _) in leading.nodes.clone() {
+            for node in leading.members().collect::<Vec<_>>() {
                 self.send(node, ServerMessage::Go { epoch }, None);
             }
         }

@@ -9,6 +9,7 @@
 //! | `blocks` | tensors in an arena, cut into blocks |
 //! | `placement` | which nodes keep a block |
 //! | `group` | the state of one node; who leads, when the view has to change |
+//! | `epochs` | which views there are, as far as this node knows |
 //! | `peers` | who is connected, who is gone |
 //! | `lead` | the leader: a view's proposal, a clock's commit, barriers |
 //! | `view` | a member's side of a change of the view |
@@ -24,12 +25,23 @@
 //! **The view.** All nodes of the job that are connected with each other work in one view: nodes,
 //! workers, an epoch. Whenever a node or a worker comes or goes, or a connection breaks, the leader
 //! proposes a new one: nodes promise to heed no older epoch and say what they hold, the leader
-//! works out in what state to go on and which of them keep which blocks, and all go on. Of those
-//! who are there, the leader is whoever proposed the newest epoch that any has promised to heed,
-//! else the highest-ranked node. Where two think so for a moment, the higher epoch wins: a view has
-//! one leader, since its epoch names it. That is Viewstamped Replication's view change (Oki and
-//! Liskov, 1988) without its quorum: instead of a majority, the new view must have every block as
-//! the last view left it.
+//! works out in what state to go on and which of them keep which blocks, all install that, all
+//! confirm it, and all go on:
+//!
+//! ```text
+//! something counts in view e  ⇒  each node of e has confirmed e, and e's leader has had all go on
+//! a node confirms e           ⇒  it heeds no later view yet
+//! ```
+//!
+//! So the next view goes on from e if some node here has confirmed e; but not if another node of e here
+//! has not, nor if e's leader here has had nobody go on. Then nothing has counted in e, or will, and
+//! what nodes have that were not part of e is as good as what the others have.
+//!
+//! Of those who are there, the leader is whoever proposed the newest epoch that any has promised to
+//! heed, else the highest-ranked node. Where two think so for a moment, the higher epoch wins: a
+//! view has one leader, since its epoch names it. That is Viewstamped Replication's view change (Oki
+//! and Liskov, 1988) without its quorum: instead of a majority, the new view must have every block
+//! as the last view left it.
 //!
 //! **Synchronous modes.** A block's primary takes a clock's gradients, sums them when all workers'
 //! are there, and keeps the sum on the replicas too, all before `Ready`; the leader's `Commit`
@@ -62,15 +74,20 @@
 //! f is proven to be gone      ⇔  its kernel closed its connection unannounced, and refuses new ones
 //! ```
 //!
-//! **Sides of a cut.** Let N be the nodes of the last view, S ⊆ N those that are here and remember
-//! what they did since it began, and let some of N be away, neither here nor known to be gone:
+//! **Sides of a cut.** Let N be the nodes of the last view, and S ⊆ N those that are here and
+//! remember what they did since it began:
 //!
 //! ```text
-//! S goes on      ⇒  |S| > |N| / 2, or |S| = |N| / 2 and S has the first of N
+//! S goes on      ⇒  |S| > |N| / 2, or |S| = |N| / 2 and S has the first of N, or
+//!                   nobody of N is away, neither here nor known to be gone, and
+//!                   each of N \ S ended with the leader, or no member is away that may train
+//! f ended with l ⇔  f's kernel closed its connection with l, and f had said last: l has confirmed f's last view,
+//!                   and was asked to be a part of the view that f heeds
 //! ```
 //!
 //! So two sides that go on from one view share a node, which tells of it. Nodes that are gone, or
-//! have lost their memory, count for nobody: they may have gone on with those that are away.
+//! have lost their memory, count for nobody: they may have gone on with those that are away, of this
+//! view or not.
 //!
 //! **Moves.** A view puts a block on nodes that have it, so nothing is brought before it goes on
 //! (but at first, and from a checkpoint). Where another node shall keep it, the primary p sends
@@ -92,6 +109,7 @@
 
 pub mod blocks;
 mod checkpoint;
+mod epochs;
 pub mod group;
 mod io;
 mod lead;
@@ -111,6 +129,6 @@ mod view;
 pub use blocks::{ArenaLayout, LayoutError};
 pub use group::{Group, GroupConfig};
 pub use io::{
-    ByteTarget, CheckpointEffect, Effect, Gradient, GroupInput, KeptCheckpoint, Notice, Payload,
-    Share,
+    ByteTarget, CheckpointEffect, Effect, Gradient, GroupInput, KeptCheckpoint, Notice, Others,
+    Payload, Share,
 };

@@ -1,6 +1,10 @@
 //! Who else trains the job, as far as this node knows.
 
-use nodectl_types::{NodeId, servers::message::PeerStatus};
+use super::Others;
+use nodectl_types::{
+    NodeId,
+    servers::message::{PeerStatus, View},
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The other nodes of the job. None is both connected and known to be gone.
@@ -12,6 +16,16 @@ pub(super) struct Peers {
     pub dead: BTreeSet<NodeId>,
     /// What speaks for it that others are gone, too.
     signs: BTreeMap<NodeId, BTreeSet<Sign>>,
+    /// Whose last connection ended with words that show that it had not gone on without this node.
+    with_us: BTreeSet<NodeId>,
+    /// Of these it is known, too, that their process ended then: it never went on without this
+    /// node.
+    ended_with_us: BTreeSet<NodeId>,
+    /// Who was connected before, and is not.
+    parted: BTreeSet<NodeId>,
+    /// Members of the cluster of which it is not known whether they take part. None before the
+    /// first look at them.
+    pub others: Option<Others>,
 }
 
 /// What speaks for it that a node is gone. A wall may refuse in its stead, and what forwards its
@@ -27,11 +41,20 @@ impl Peers {
     pub fn up(&mut self, peer: NodeId) {
         self.dead.remove(&peer);
         self.signs.remove(&peer);
+        self.with_us.remove(&peer);
+        self.parted.remove(&peer);
         self.connected.insert(peer, None);
     }
 
-    pub fn down(&mut self, peer: NodeId) {
-        self.connected.remove(&peer);
+    /// A connection has ended.
+    pub fn down(&mut self, peer: NodeId, is_with_us: impl FnOnce(&PeerStatus) -> bool) {
+        let Some(said) = self.connected.remove(&peer) else {
+            return;
+        };
+        self.parted.insert(peer);
+        if said.is_some_and(|said| is_with_us(&said)) {
+            self.with_us.insert(peer);
+        }
     }
 
     /// A node is known to be gone. Returns whether that is news.
@@ -45,9 +68,48 @@ impl Peers {
             // Of the connection before this one.
             return false;
         }
+        if sign == Sign::HasEnded && self.with_us.contains(&peer) {
+            self.ended_with_us.insert(peer);
+        }
         let signs = self.signs.entry(peer).or_default();
         signs.insert(sign);
         signs.len() == 2
+    }
+
+    /// This node has confirmed a view: whoever is part of it remembers what it does from now on.
+    pub fn goes_on_with(&mut self, view: &View) {
+        for (node, _) in &view.nodes {
+            self.ended_with_us.remove(node);
+        }
+    }
+
+    /// Whether a node that is gone, or has lost its memory, may have gone on without this one
+    /// before.
+    pub fn may_have_gone_on(&self, node: NodeId) -> bool {
+        !self.ended_with_us.contains(&node)
+    }
+
+    /// Nodes that may train the job, and of which it is not known what they do.
+    pub fn unknown(&self) -> impl Iterator<Item = NodeId> {
+        let silent = self.connected.iter().filter(|(_, said)| said.is_none());
+        let others = self.others.iter();
+        let others = others.flat_map(|others| others.unasked.iter().chain(&others.away));
+        let all = others.chain(&self.parted);
+        all.copied()
+            .filter(|node| !self.dead.contains(node) && !self.has_said(*node))
+            .chain(silent.map(|(node, _)| *node))
+    }
+
+    /// Whether the members of the cluster that are there have all been asked whether they train the
+    /// job.
+    pub fn have_been_asked(&self) -> bool {
+        let is_known = |node: &NodeId| self.dead.contains(node) || self.has_said(*node);
+        let others = self.others.as_ref();
+        others.is_some_and(|others| others.unasked.iter().all(is_known))
+    }
+
+    fn has_said(&self, node: NodeId) -> bool {
+        self.connected.get(&node).is_some_and(Option::is_some)
     }
 
     /// What a connected node says of itself. Returns the nodes that it was connected with before,

@@ -5,9 +5,11 @@
 //! ```text
 //! a call to p            ⇒  p was alive at the last look, and nothing to p was open or being opened
 //! two calls to p         ⇒  at least `ASK_AGAIN` apart, unless p was lost or asked for one in between
+//! p may train the job, and is neither connected nor known to be gone  ⇒  p is told of (`Others`)
 //! p was lost, and no look finds it alive again  ⇒  it is told as soon as p is no member any more
 //! ```
 
+use super::Others;
 use nodectl_types::{NodeId, Time, query::Progress};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,8 +18,8 @@ use std::{
 
 /// How long tasks wait for room before those that run begin without them.
 pub const CROWDED: Duration = Duration::from_secs(5);
-/// How long a node looks for the others of a job before it takes fewer workers for enough: they may
-/// have trained for long.
+/// How long a node looks for the others of a job before it takes fewer workers for enough, and those
+/// that have not answered for out of reach: they may have trained for long.
 pub const MEET: Duration = Duration::from_secs(5);
 /// How long a node without the job is left alone before it is asked again.
 pub const ASK_AGAIN: Duration = Duration::from_secs(2);
@@ -40,6 +42,8 @@ pub enum SearchInput {
     Members(Vec<PeerSeen>),
     /// The peer has accepted an invitation to serve.
     Accepted(NodeId),
+    /// The peer has answered that it does not train the job.
+    Absent(NodeId),
     /// A call to the peer failed, or the connection that came of it ended.
     Ended(NodeId),
     /// Another node of the job wants to be called.
@@ -47,8 +51,11 @@ pub enum SearchInput {
 }
 
 /// What the adapter has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SearchEffect {
+    /// Members of whom it is not known whether they train the job, if they are not connected.
+    Others(Others),
+
     /// Opens a connection, after an invitation to serve if `invites`. Ends with
     /// `SearchInput::Ended`.
     Call { peer: NodeId, invites: bool },
@@ -82,6 +89,12 @@ pub struct Search {
     called: BTreeMap<NodeId, Time>,
     /// Being called, or connected by a call: a second connection would end the first.
     engaged: BTreeSet<NodeId>,
+    /// To whom a call has ended since they were seen first, or again; and who of these does not
+    /// train the job.
+    asked: BTreeSet<NodeId>,
+    absent: BTreeSet<NodeId>,
+    /// Who was told of last.
+    others: Option<Others>,
     /// Servers that have accepted.
     accepted: BTreeSet<NodeId>,
     /// Since when so many workers have run while others wait for room.
@@ -97,6 +110,9 @@ impl Search {
             lost: BTreeSet::new(),
             called: BTreeMap::new(),
             engaged: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            absent: BTreeSet::new(),
+            others: None,
             accepted: BTreeSet::new(),
             crowded: None,
         }
@@ -112,8 +128,17 @@ impl Search {
                 }
                 Vec::new()
             }
+            SearchInput::Absent(peer) => {
+                if self.alive.contains(&peer) {
+                    self.absent.insert(peer);
+                }
+                Vec::new()
+            }
             SearchInput::Ended(peer) => {
                 self.engaged.remove(&peer);
+                if self.alive.contains(&peer) {
+                    self.asked.insert(peer);
+                }
                 Vec::new()
             }
             SearchInput::Called => {
@@ -135,7 +160,10 @@ impl Search {
             self.lost.insert(*peer);
             self.called.remove(peer);
             self.accepted.remove(peer);
+            self.asked.remove(peer);
+            self.absent.remove(peer);
         }
+        effects.splice(..0, self.tell_of_others(now, members));
         for peer in &self.lost {
             match members.iter().find(|seen| seen.peer == *peer) {
                 None => effects.push(SearchEffect::Gone(*peer)),
@@ -150,6 +178,25 @@ impl Search {
             effects.extend(self.call(now, seen, !known.contains(&seen.peer)));
         }
         effects
+    }
+
+    /// Before it is told who is gone: then it may matter who else may go on.
+    fn tell_of_others(&mut self, now: Time, members: &[PeerSeen]) -> Option<SearchEffect> {
+        let has_time = now.since(self.begun) < MEET;
+        let may_train = |seen: &&PeerSeen| !(seen.alive && self.absent.contains(&seen.peer));
+        let is_unasked =
+            |seen: &PeerSeen| seen.alive && has_time && !self.asked.contains(&seen.peer);
+        let mut others = Others::default();
+        for seen in members.iter().filter(may_train) {
+            let these = match is_unasked(seen) {
+                true => &mut others.unasked,
+                false => &mut others.away,
+            };
+            these.insert(seen.peer);
+        }
+        let is_news = self.others.as_ref() != Some(&others);
+        self.others = Some(others.clone());
+        is_news.then_some(SearchEffect::Others(others))
     }
 
     /// The lower one of two calls; the higher one asks for that when it sees the other first.

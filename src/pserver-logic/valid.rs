@@ -29,6 +29,7 @@ pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Res
     match message {
         ServerMessage::Status(here) => {
             valid.epoch(here.promised)?;
+            valid.epoch(here.confirmed)?;
             valid.nodes(here.peers.len())?;
             here.workers
                 .iter()
@@ -37,6 +38,8 @@ pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Res
         }
         ServerMessage::Prepare { epoch }
         | ServerMessage::Installed { epoch }
+        | ServerMessage::Confirm { epoch }
+        | ServerMessage::Confirmed { epoch }
         | ServerMessage::Go { epoch }
         | ServerMessage::Lost { epoch }
         | ServerMessage::Fetch { epoch, .. } => valid.epoch(*epoch),
@@ -60,6 +63,7 @@ fn of_leader(message: &ServerMessage) -> Option<NodeId> {
         ServerMessage::Install { view } => Some(view.epoch.by),
         ServerMessage::Prepare { epoch }
         | ServerMessage::Lost { epoch }
+        | ServerMessage::Confirm { epoch }
         | ServerMessage::Go { epoch } => Some(epoch.by),
         ServerMessage::InView { epoch, message } => is_of_leader(message).then_some(epoch.by),
         ServerMessage::Status(_)
@@ -67,7 +71,8 @@ fn of_leader(message: &ServerMessage) -> Option<NodeId> {
         | ServerMessage::Refused { .. }
         | ServerMessage::Waiting { .. }
         | ServerMessage::Fetch { .. }
-        | ServerMessage::Installed { .. } => None,
+        | ServerMessage::Installed { .. }
+        | ServerMessage::Confirmed { .. } => None,
     }
 }
 

@@ -26,7 +26,9 @@ pub(super) struct InstalledView {
     pub placement: Placement,
     /// This node's place in the view.
     pub index: Option<u16>,
-    /// All have installed the view: workers may be served.
+    /// This node has confirmed the view.
+    pub is_confirmed: bool,
+    /// All have confirmed the view: workers may be served.
     pub going: bool,
     /// Blocks that were asked for and are not here yet.
     pub missing: BTreeSet<Block>,
@@ -46,11 +48,20 @@ impl InstalledView {
         self.missing.is_empty()
     }
 
-    /// The view goes on.
+    /// The view goes on: all have confirmed it.
     pub fn gone_on(&mut self) {
         if self.base != self.view.epoch {
             self.base = self.view.epoch;
             self.base_nodes = self.view.nodes.iter().map(|(node, _)| *node).collect();
+        }
+    }
+
+    /// The last view that this node has confirmed, as far as that may matter.
+    pub fn last_confirmed(&self) -> Epoch {
+        if self.is_confirmed {
+            self.view.epoch
+        } else {
+            self.base
         }
     }
 }
@@ -58,6 +69,7 @@ impl InstalledView {
 impl Group {
     pub(super) fn prepare(&mut self, from: NodeId, epoch: Epoch) {
         self.epochs.heard(epoch.number);
+        self.epochs.asked.insert(epoch);
         if epoch <= self.epochs.promised {
             self.send(
                 from,
@@ -91,6 +103,7 @@ impl Group {
             } else {
                 Epoch::NONE
             },
+            confirmed: self.installed.is_confirmed,
             installed_nodes: self
                 .installed
                 .view
@@ -133,6 +146,7 @@ impl Group {
         }
         self.installed.base = view.previous;
         self.installed.base_nodes = view.previous_nodes.clone();
+        self.installed.is_confirmed = false;
         self.keeping.saved = view.saved;
         self.keeping.restorable = Restorable::Unknown;
         self.installed.index = view
@@ -361,8 +375,19 @@ impl Group {
         self.send(epoch.by, ServerMessage::Installed { epoch }, None);
     }
 
+    /// All have installed the view.
+    pub(super) fn confirm(&mut self, epoch: Epoch) {
+        if self.is_active(epoch) && self.installed.is_whole() {
+            self.installed.is_confirmed = true;
+            self.epochs.confirmed.insert(epoch);
+            self.peers.goes_on_with(&self.installed.view);
+            self.send(epoch.by, ServerMessage::Confirmed { epoch }, None);
+        }
+    }
+
+    /// All have confirmed the view.
     pub(super) fn go(&mut self, epoch: Epoch) {
-        if !self.is_active(epoch) {
+        if !self.is_active(epoch) || !self.installed.is_confirmed {
             return;
         }
         self.installed.going = true;

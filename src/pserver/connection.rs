@@ -66,13 +66,21 @@ pub async fn serve(
     }
     let (ended, mut ends) = mpsc::channel(2 * directions.len() + 1);
     let (told, last_word) = oneshot::channel();
+    let (hears, has_heard) = oneshot::channel::<()>();
+    let mut hears = Some(hears);
     spawn("pserver-life", &ended, move || {
         let _ = told.send(lifeline.watch(life));
         Ok(())
     });
     for (index, (source, sink)) in directions.into_iter().enumerate() {
         let (reader, outbox) = (reader.clone(), outbox.clone());
-        spawn("pserver-read", &ended, move || reader.read(index, source));
+        // The first stream's.
+        let hears = hears.take();
+        spawn("pserver-read", &ended, move || {
+            let result = reader.read(index, source);
+            drop(hears);
+            result
+        });
         spawn("pserver-write", &ended, move || outbox.write(index, sink));
     }
     drop((ended, reader));
@@ -85,6 +93,8 @@ pub async fn serve(
     let has_ended = timeout(LAST_WORD, last_word)
         .await
         .is_ok_and(|word| word.unwrap_or(false));
+    // Whose end is taken for proof of what it did was heard to its end.
+    let has_ended = has_ended && timeout(LAST_WORD, has_heard).await.is_ok();
     drop(closing);
     // What was read before is told of before.
     while ends.recv().await.is_some() {}

@@ -1,7 +1,7 @@
 //! What the thread of a job is told.
 
 use super::{arena::Arena, incoming::Incoming, peers::Outbox, worker::WorkerLink};
-use nodectl_pserver_logic::KeptCheckpoint;
+use nodectl_pserver_logic::{KeptCheckpoint, Others};
 use nodectl_types::{
     NodeId,
     servers::message::{Clock, Epoch, ServerMessage, Worker},
@@ -37,6 +37,8 @@ pub enum ServiceEvent {
     },
     /// What happens to another node of the job, or to the connection with it.
     Peer { peer: NodeId, event: PeerEvent },
+    /// Members of which it is not known whether they train the job.
+    Others(Others),
     /// A block of the checkpoint is written.
     Written(KeptCheckpoint),
     /// A checkpoint is kept, or is not: why.

@@ -126,6 +126,10 @@ struct Calls {
 impl Calls {
     async fn carry_out(&self, effect: SearchEffect) {
         let (peer, event) = match effect {
+            SearchEffect::Others(others) => {
+                let _ = self.job.events.send(ServiceEvent::Others(others)).await;
+                return;
+            }
             SearchEffect::Lost(peer) => (peer, PeerEvent::Lost),
             SearchEffect::Gone(peer) => (peer, PeerEvent::Gone),
             SearchEffect::Refuses(peer) => (peer, PeerEvent::Refuses),
@@ -160,6 +164,7 @@ impl Calls {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.tell(peer, PeerEvent::Gone).await;
+                let _ = self.inputs.send(SearchInput::Absent(peer)).await;
             }
             Err(_) => {}
         }

@@ -298,6 +298,7 @@ impl Service {
                 self.give(GroupInput::CheckpointEnded { kept, problem });
             }
             ServiceEvent::Found(path) => self.found(path),
+            ServiceEvent::Others(others) => self.give(GroupInput::Others(others)),
             ServiceEvent::Status(text) => self.say(&text),
             ServiceEvent::Tick => {}
             ServiceEvent::GraceOver {

@@ -2,7 +2,7 @@
 //! connection.
 
 use super::{
-    super::{ArenaLayout, Effect, Group, GroupConfig, GroupInput},
+    super::{ArenaLayout, Effect, Group, GroupConfig, GroupInput, Others},
     simulation::merging,
 };
 use nodectl_types::{
@@ -37,6 +37,7 @@ pub(super) fn group(consistency: Consistency) -> Group {
         digest: [1; 32],
         weight: 1,
     });
+    group.handle(GroupInput::Others(Others::default()));
     group.handle(GroupInput::Joined { worker: 0, life: 1 });
     group.handle(GroupInput::PeerUp(OTHER));
     group
@@ -134,11 +135,11 @@ prop_compose! {
 
 prop_compose! {
     fn promises()(
-        base in epochs(), installed in epochs(), held in prop::collection::vec(held(), 0..5), clock in prop::option::of(clocks())
+        base in epochs(), installed in epochs(), confirmed in any::<bool>(), held in prop::collection::vec(held(), 0..5), clock in prop::option::of(clocks())
     ) -> Promise {
         let nodes = vec![OTHER, ME];
         Promise {
-            base, nodes: nodes.clone(), installed, installed_nodes: nodes.clone(), perhaps: vec![(installed, nodes)], held,
+            base, nodes: nodes.clone(), installed, confirmed, installed_nodes: nodes.clone(), perhaps: vec![(installed, nodes)], held,
             committed: clock.map(|clock| (clock, 1.0)), ..Promise::default()
         }
     }
@@ -174,6 +175,7 @@ fn of_views() -> impl Strategy<Value = ServerMessage> {
                 workers: vec![],
                 finishing: vec![],
                 promised,
+                confirmed: promised,
                 started,
             }
         )),
@@ -184,6 +186,8 @@ fn of_views() -> impl Strategy<Value = ServerMessage> {
         Just(ServerMessage::Install { view: view(1) }),
         epochs().prop_map(|epoch| ServerMessage::Go { epoch }),
         epochs().prop_map(|epoch| ServerMessage::Installed { epoch }),
+        epochs().prop_map(|epoch| ServerMessage::Confirm { epoch }),
+        epochs().prop_map(|epoch| ServerMessage::Confirmed { epoch }),
         (epochs(), blocks()).prop_map(|(epoch, block)| ServerMessage::Fetch { epoch, block }),
     ]
 }

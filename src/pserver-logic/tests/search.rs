@@ -1,8 +1,9 @@
 //! Nodes that look for each other while machines die, leave, return and are cut off.
 
 use super::seeds;
-use crate::search::{
-    ASK_AGAIN, CROWDED, Expected, MEET, PeerSeen, Search, SearchEffect, SearchInput,
+use crate::{
+    Others,
+    search::{ASK_AGAIN, CROWDED, Expected, MEET, PeerSeen, Search, SearchEffect, SearchInput},
 };
 use nodectl_types::{NodeId, Phase, Time, query::Progress};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -173,6 +174,7 @@ impl World {
         let is_alive = |peer| members.iter().any(|seen| seen.peer == peer && seen.alive);
         for effect in &effects {
             match *effect {
+                SearchEffect::Others(_) => {}
                 SearchEffect::Call { peer, invites } => {
                     assert!(is_alive(peer), "only whoever is alive is called");
                     self.assert_may_call(machine, place(peer));
@@ -297,4 +299,78 @@ fn a_node_that_just_begins_may_not_know_all_and_waits() {
     let early = Time(0) + (MEET - LOOK);
     let waits = Expected::Workers { enough: None };
     assert_eq!(search.expect(early, true, &progress(0, 2, 2)), waits);
+}
+
+fn told(effects: &[SearchEffect]) -> Option<&Others> {
+    match effects.first()? {
+        SearchEffect::Others(others) => Some(others),
+        _ => None,
+    }
+}
+
+#[test]
+fn members_are_told_of_for_as_long_as_they_may_train() {
+    let mut search = Search::new(id(0), Time(0));
+    let seen = |alive| {
+        let (peer, refuses, serves) = (id(1), false, false);
+        let seen = PeerSeen {
+            peer,
+            alive,
+            refuses,
+            serves,
+        };
+        SearchInput::Members(vec![seen])
+    };
+    let (none, one) = (BTreeSet::new(), BTreeSet::from([id(1)]));
+    let unasked = Others {
+        unasked: one.clone(),
+        away: none.clone(),
+    };
+    let away = Others {
+        unasked: none,
+        away: one,
+    };
+    assert_eq!(told(&search.step(Time(0), seen(true))), Some(&unasked));
+    // The member has answered that it does not train.
+    search.step(Time(0), SearchInput::Absent(id(1)));
+    search.step(Time(0), SearchInput::Ended(id(1)));
+    let effects = search.step(Time(1), seen(true));
+    assert_eq!(told(&effects), Some(&Others::default()));
+    assert_eq!(
+        told(&search.step(Time(2), seen(true))),
+        None,
+        "that is no news"
+    );
+    // It is told before that the member is lost.
+    let effects = search.step(Time(3), seen(false));
+    assert_eq!(told(&effects), Some(&away));
+    assert!(effects.contains(&SearchEffect::Lost(id(1))));
+    // What it did not train before it was away it may by now.
+    assert_eq!(told(&search.step(Time(4), seen(true))), Some(&unasked));
+    // A call that failed is no answer.
+    search.step(Time(4), SearchInput::Ended(id(1)));
+    assert_eq!(told(&search.step(Time(5), seen(true))), Some(&away));
+    let effects = search.step(Time(6), SearchInput::Members(Vec::new()));
+    assert_eq!(
+        told(&effects),
+        Some(&Others::default()),
+        "it is no member any more"
+    );
+}
+
+#[test]
+fn a_member_that_gives_no_answer_is_out_of_reach_after_a_while() {
+    let mut search = Search::new(id(0), Time(0));
+    let seen = PeerSeen {
+        peer: id(1),
+        alive: true,
+        refuses: false,
+        serves: false,
+    };
+    let looks = [Time(0), Time(0) + MEET].map(|now| {
+        let effects = search.step(now, SearchInput::Members(vec![seen]));
+        told(&effects).cloned().expect("that is news")
+    });
+    assert_eq!(looks[0].unasked, looks[1].away);
+    assert!(looks[0].away.is_empty() && looks[1].unasked.is_empty());
 }

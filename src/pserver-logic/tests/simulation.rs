@@ -19,7 +19,7 @@ mod wires;
 use super::{
     super::{
         ArenaLayout, ByteTarget, CheckpointEffect, Effect, Gradient, Group, GroupConfig,
-        GroupInput, Notice, Payload,
+        GroupInput, Notice, Others, Payload,
     },
     disk::{Desk, Disk},
 };
@@ -71,6 +71,8 @@ pub struct Node {
     pub workers: BTreeMap<Worker, Script>,
     /// The last view of which it was seen to go on.
     gone_on: Epoch,
+    /// What it knows of members of the cluster.
+    others: Option<Others>,
 }
 
 /// A worker's program: pull, push, clock, so many times.
@@ -209,6 +211,9 @@ impl Simulation {
             if !self.nodes.contains_key(&at) {
                 return;
             }
+            if may_end_wait(&input) {
+                self.look_at_members(at);
+            }
             self.story.hear(self.steps, at, &input);
             let sign = match &input {
                 GroupInput::PeerRefuses(peer) | GroupInput::PeerEnded(peer) => Some(*peer),
@@ -225,6 +230,27 @@ impl Simulation {
                     inputs.push_back((more, Bytes::None));
                 }
             }
+        }
+    }
+
+    /// A node looks at the members of the cluster, as it does before it learns who is gone.
+    fn look_at_members(&mut self, at: NodeId) {
+        let mut others = Others::default();
+        for other in self.nodes.keys().filter(|other| **other != at) {
+            let link = pair(at, *other);
+            if self.cut.contains(&link) {
+                others.away.insert(*other);
+            } else if !self.wires.is_whole(link) {
+                others.unasked.insert(*other);
+            }
+        }
+        let is_back = |node: &NodeId| self.back.iter().any(|(_, back)| back == node);
+        let unnamed = self.unnamed.iter().filter(|node| !is_back(node));
+        others.away.extend(unnamed);
+        let node = self.nodes.get_mut(&at).expect("a node looks");
+        if node.others.as_ref() != Some(&others) {
+            node.others = Some(others.clone());
+            self.give(at, GroupInput::Others(others), Bytes::None);
         }
     }
 
@@ -336,6 +362,9 @@ impl Simulation {
             let (at, input) = self.done.remove(index);
             self.give(at, input, Bytes::None);
         }
+        if let Some(at) = pick(&mut self.random, nodes) {
+            self.look_at_members(at);
+        }
         // Nobody is probed who seems to be connected.
         let is_apart = |(dead, other): &&(NodeId, NodeId)| !self.wires.is_up(pair(*dead, *other));
         let news: Vec<(NodeId, NodeId)> = self.dead.iter().filter(is_apart).copied().collect();
@@ -409,6 +438,9 @@ impl Simulation {
     }
 
     fn notice(&mut self, link: (NodeId, NodeId), end: NodeId) {
+        for (from, message) in self.wires.last_words(link, end) {
+            self.give(end, GroupInput::Message { from, message }, Bytes::None);
+        }
         let (other, was_closed) = self.wires.notice(link, end);
         self.give(end, GroupInput::PeerDown(other), Bytes::None);
         if was_closed {
@@ -473,6 +505,14 @@ impl Node {
         let script = &self.workers[&worker];
         (worker, script.life, script.clock.unwrap(), script.part)
     }
+}
+
+/// Whether a node may go on because of this that waited for others.
+fn may_end_wait(input: &GroupInput) -> bool {
+    matches!(
+        input,
+        GroupInput::PeerDead(_) | GroupInput::PeerRefuses(_) | GroupInput::PeerEnded(_)
+    )
 }
 
 pub fn pick<T: Copy>(random: &mut StdRng, from: &[T]) -> Option<T> {

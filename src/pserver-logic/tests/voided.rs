@@ -32,6 +32,7 @@ fn go_on(group: &mut Group, view: View) {
         };
         in_view(group, epoch.number, state);
     }
+    hear(group, ServerMessage::Confirm { epoch });
     hear(group, ServerMessage::Go { epoch });
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{arena::Arena, frames::receive};
 use nodectl_ports::NodeHandle;
-use nodectl_pserver_logic::ArenaLayout;
+use nodectl_pserver_logic::{ArenaLayout, Others};
 use nodectl_types::servers::{ServerSettings, TensorSpec};
 use nodectl_wire::frames::ToTrainer;
 use serde_json::json;
@@ -61,6 +61,8 @@ async fn a_thread_that_panics_ends_its_workers_with_a_reason() {
     // Memory that has not room for the parameters is never made: what writes there breaks an
     // invariant.
     let arena = Arc::new(Arena::new(1).unwrap());
+    let nobody = ServiceEvent::Others(Others::default());
+    events.send(nobody).await.unwrap();
     events
         .send(ServiceEvent::Joined {
             worker: 0,

@@ -56,6 +56,8 @@ pub struct PeerStatus {
     /// The node's workers that have finished, and stay until all have.
     pub finishing: Vec<WorkerLife>,
     pub promised: Epoch,
+    /// The last view that the node has confirmed, or on which it goes on.
+    pub confirmed: Epoch,
     /// The node was part of a view that has gone on, or may have.
     pub started: bool,
 }
@@ -78,15 +80,17 @@ pub struct Held {
 /// What a node knows when it gives a view up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Promise {
-    /// The last view that it knows to have gone on. Nothing has changed in later ones.
+    /// The last view that it knows to have gone on. What it has of blocks is as that one left it.
     pub base: Epoch,
     /// Nodes of the view `base`.
     pub nodes: Vec<NodeId>,
     /// The view that it has installed wholly, if it has.
     pub installed: Epoch,
-    /// Nodes of the installed view: it may have gone on among them.
+    /// The node has confirmed that view: it may have gone on.
+    pub confirmed: bool,
+    /// Nodes of the installed view: others of them may have confirmed it.
     pub installed_nodes: Vec<NodeId>,
-    /// Views after `base` and before that one which may have gone on too, and their nodes.
+    /// Views after `base` and before that one which others may have confirmed, and their nodes.
     pub perhaps: Vec<(Epoch, Vec<NodeId>)>,
     pub held: Vec<Held>,
     /// The node's workers, and the clock that they are at; None for those that have not started.
@@ -107,8 +111,8 @@ pub struct View {
     pub previous: Epoch,
     /// The nodes of `previous`.
     pub previous_nodes: Vec<NodeId>,
-    /// Later ones that may have gone on without anybody here knowing: the greater part of each is
-    /// here.
+    /// Later ones that others may have confirmed, of which nobody here did: the greater part of each
+    /// is here.
     pub perhaps: Vec<(Epoch, Vec<NodeId>)>,
     /// With their weights, in order.
     pub nodes: Vec<(NodeId, u32)>,
@@ -179,6 +183,10 @@ pub enum ServerMessage {
     /// The node has installed the view, with all blocks that it keeps.
     Installed { epoch: Epoch },
     /// All have installed the view.
+    Confirm { epoch: Epoch },
+    /// The node knows that all have installed the view: it may count from now on.
+    Confirmed { epoch: Epoch },
+    /// All have confirmed the view: what is done in it counts.
     Go { epoch: Epoch },
     /// What counts only within that view.
     InView { epoch: Epoch, message: ViewMessage },
@@ -284,6 +292,8 @@ impl ServerMessage {
             | Self::Lost { .. }
             | Self::Install { .. }
             | Self::Installed { .. }
+            | Self::Confirm { .. }
+            | Self::Confirmed { .. }
             | Self::Go { .. } => None,
         }
     }

@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use nodectl::{
     pserver::fuzz,
-    pserver_logic::{ArenaLayout, Group, GroupConfig, GroupInput},
+    pserver_logic::{ArenaLayout, Group, GroupConfig, GroupInput, Others},
     types::{
         Manifest, NodeId,
         servers::{TensorSpec, message::ServerMessage},
@@ -25,6 +25,7 @@ fn group() -> Group {
     let tensors = [TensorSpec { name: "a".into(), shape: vec![40] }];
     let layout = Arc::new(ArenaLayout::new(&tensors, 64).expect("a tensor"));
     let mut group = Group::new(GroupConfig { me: ME, group: [7; 16], settings, layout, digest: [1; 32], weight: 1 });
+    group.handle(GroupInput::Others(Others::default()));
     group.handle(GroupInput::Joined { worker: 0, life: 1 });
     group.handle(GroupInput::PeerUp(OTHER));
     group

@@ -100,6 +100,7 @@ impl Simulation {
     }
 
     fn apply(&mut self, at: NodeId, block: Block, gradient: Gradient, step: u64) {
+        self.check_confirmed(at);
         let synchronous = self.settings.consistency.is_synchronous();
         let node = self.nodes.get_mut(&at).unwrap();
         let update = match gradient {

@@ -44,6 +44,13 @@ impl Simulation {
         }
     }
 
+    /// A node dies, and its tasks are tried again on this one.
+    pub fn die_and_leave_to(&mut self, dead: NodeId, heir: NodeId) {
+        for worker in self.kill(dead) {
+            self.restart(heir, worker, 0);
+        }
+    }
+
     /// A worker's task is tried again on a node, in so many steps.
     pub(super) fn restart(&mut self, node: NodeId, worker: Worker, after: u32) {
         self.restarts.push((self.steps + after, node, worker));
@@ -60,9 +67,7 @@ impl Simulation {
             .extract_if(.., |(at, node)| *at <= now && !is_cut(*node))
             .collect::<Vec<_>>()
         {
-            self.dead.retain(|(dead, _)| *dead != node);
-            self.unnamed.remove(&node);
-            self.add_node(node);
+            self.is_back(node);
         }
         for (_, node, worker) in self
             .restarts
@@ -90,6 +95,13 @@ impl Simulation {
                 None => self.restarts.push((now + 1, node, worker)),
             }
         }
+    }
+
+    /// The process of a node that died is back, without memory.
+    pub fn is_back(&mut self, node: NodeId) {
+        self.dead.retain(|(dead, _)| *dead != node);
+        self.unnamed.remove(&node);
+        self.add_node(node);
     }
 
     /// A second process of a worker begins, on another node than the first. Returns its life.

@@ -6,6 +6,7 @@
 //!   homes lose nothing;
 //! - once it has gone on from there, nothing more is added to what was given up;
 //! - a checkpoint is what a reader at its clock sees;
+//! - nothing counts in a view before all its nodes have confirmed it;
 //! - a barrier is passed when all have come to it, or to a later place.
 
 use super::*;
@@ -217,6 +218,26 @@ impl Simulation {
         }
         self.story.gone_on(self.steps, at, view);
         self.promises.gone_on(view.epoch, nodes, course);
+    }
+
+    /// Something counts on a node: in a view that goes on, none of whose nodes would go on from an
+    /// earlier one.
+    pub(super) fn check_confirmed(&self, at: NodeId) {
+        let group = &self.nodes[&at].group;
+        let view = group.view();
+        if !group.installed.going {
+            // The view begins with it.
+            return;
+        }
+        let is_behind = |(node, _): &&(NodeId, u32)| {
+            let other = self.nodes.get(node).map(|other| &other.group.installed);
+            // Who came back without memory goes on from nothing.
+            other.is_some_and(|other| {
+                other.base != Epoch::NONE && other.last_confirmed() < view.epoch
+            })
+        };
+        let behind = view.nodes.iter().find(is_behind);
+        assert_eq!(behind, None, "all confirm a view before anything counts");
     }
 
     /// A worker is told that it has passed a barrier.

@@ -37,6 +37,20 @@ impl Simulation {
         self.nodes[&node].group.is_in_place()
     }
 
+    /// The newest view that goes on at some node.
+    pub fn newest_going(&self) -> Epoch {
+        let groups = self.nodes.values().map(|node| &node.group);
+        let going = groups.filter(|group| group.installed.going);
+        let views = going.map(|group| group.view().epoch);
+        views.max().unwrap_or_default()
+    }
+
+    /// Whether no node of a view would go on from an earlier one.
+    pub fn have_confirmed(&self, view: Epoch) -> bool {
+        let mut groups = self.nodes.values().map(|node| &node.group);
+        groups.all(|group| group.view().epoch != view || group.installed.last_confirmed() == view)
+    }
+
     /// The most clocks of which a node remembers something.
     pub fn clocks_remembered(&self) -> usize {
         self.nodes

@@ -149,10 +149,12 @@ impl Simulation {
                 desk,
                 workers: Default::default(),
                 gone_on: Default::default(),
+                others: None,
             },
         );
         self.story
             .say(self.steps, || format!("{} begins", me.short()));
+        self.look_at_members(me);
         me
     }
 

@@ -151,6 +151,15 @@ impl Wires {
         pick(random, &broken)
     }
 
+    /// Where a kernel closed a connection, an end hears first what was said before.
+    pub(super) fn last_words(&mut self, link: Link, end: NodeId) -> Vec<(NodeId, ServerMessage)> {
+        let from = if link.0 == end { link.1 } else { link.0 };
+        let was_closed = self.closed.contains(&link) && self.awaits(link, end);
+        let said = was_closed.then(|| self.wires.remove(&(from, end, Lane::Said)));
+        let said = said.flatten().into_iter().flatten();
+        said.map(|frame| (from, frame.message)).collect()
+    }
+
     /// An end notices: nothing more comes to it. Returns the other, and whether its kernel closed
     /// the connection.
     pub(super) fn notice(&mut self, link: Link, end: NodeId) -> (NodeId, bool) {
