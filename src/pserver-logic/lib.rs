@@ -33,15 +33,15 @@
 //! a node confirms e           ⇒  it heeds no later view yet
 //! ```
 //!
-//! So the next view goes on from e if some node here has confirmed e; but not if another node of e here
-//! has not, nor if e's leader here has had nobody go on. Then nothing has counted in e, or will, and
-//! what nodes have that were not part of e is as good as what the others have.
+//! So the next view goes on from e if some node here has confirmed e; but not if another node of e
+//! here has not, nor if e's leader here has had nobody go on. Then nothing has counted in e, or
+//! will, and what nodes have that were not part of e is as good as what the others have.
 //!
-//! Of those who are there, the leader is whoever proposed the newest epoch that any has promised to
-//! heed, else the highest-ranked node. Where two think so for a moment, the higher epoch wins: a
-//! view has one leader, since its epoch names it. That is Viewstamped Replication's view change (Oki
-//! and Liskov, 1988) without its quorum: instead of a majority, the new view must have every block
-//! as the last view left it.
+//! Of those who are there, the leader is whoever proposed the newest epoch that any has promised
+//! to heed, else the highest-ranked node. Where two think so for a moment, the higher epoch wins:
+//! a view has one leader, since its epoch names it. That is Viewstamped Replication's view change
+//! (Oki and Liskov, 1988) without its quorum: instead of a majority, the new view must have every
+//! block as the last view left it.
 //!
 //! **Synchronous modes.** A block's primary takes a clock's gradients, sums them when all workers'
 //! are there, and keeps the sum on the replicas too, all before `Ready`; the leader's `Commit`
@@ -86,8 +86,8 @@
 //! ```
 //!
 //! So two sides that go on from one view share a node, which tells of it. Nodes that are gone, or
-//! have lost their memory, count for nobody: they may have gone on with those that are away, of this
-//! view or not.
+//! have lost their memory, count for nobody: they may have gone on with those that are away, of
+//! this view or not.
 //!
 //! **Moves.** A view puts a block on nodes that have it, so nothing is brought before it goes on
 //! (but at first, and from a checkpoint). Where another node shall keep it, the primary p sends

@@ -18,8 +18,8 @@ use std::{
 
 /// How long tasks wait for room before those that run begin without them.
 pub const CROWDED: Duration = Duration::from_secs(5);
-/// How long a node looks for the others of a job before it takes fewer workers for enough, and those
-/// that have not answered for out of reach: they may have trained for long.
+/// How long a node looks for the others of a job before it takes fewer workers for enough, and
+/// those that have not answered for out of reach: they may have trained for long.
 pub const MEET: Duration = Duration::from_secs(5);
 /// How long a node without the job is left alone before it is asked again.
 pub const ASK_AGAIN: Duration = Duration::from_secs(2);

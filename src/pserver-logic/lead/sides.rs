@@ -79,8 +79,8 @@ fn remembers(promise: &Promise, (view, nodes): (Epoch, &[NodeId]), previous: Epo
         || promise.perhaps.iter().any(|(epoch, of)| is_it(*epoch, of))
 }
 
-/// The last view that has gone on, or may have: one that somebody has confirmed, and nobody of those
-/// who would have had to.
+/// The last view that has gone on, or may have: one that somebody has confirmed, and nobody of
+/// those who would have had to.
 pub(super) fn last_view(promises: &BTreeMap<NodeId, Promise>) -> Epoch {
     let bases = promises.values().map(|promise| promise.base);
     let base = bases.max().unwrap_or_default();

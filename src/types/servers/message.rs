@@ -111,8 +111,8 @@ pub struct View {
     pub previous: Epoch,
     /// The nodes of `previous`.
     pub previous_nodes: Vec<NodeId>,
-    /// Later ones that others may have confirmed, of which nobody here did: the greater part of each
-    /// is here.
+    /// Later ones that others may have confirmed, of which nobody here did: the greater part of
+    /// each is here.
     pub perhaps: Vec<(Epoch, Vec<NodeId>)>,
     /// With their weights, in order.
     pub nodes: Vec<(NodeId, u32)>,
