@@ -41,7 +41,7 @@ pub struct GroupConfig {
 }
 
 /// What nodes say of themselves.
-type Known = BTreeMap<NodeId, PeerStatus>;
+type Known<'a> = BTreeMap<NodeId, &'a PeerStatus>;
 
 /// One node's part in a training job.
 pub struct Group {
@@ -81,9 +81,13 @@ pub(super) struct Output {
 
 impl Group {
     pub fn new(config: GroupConfig) -> Self {
+        let mut peers = Peers::default();
+        peers
+            .ranks
+            .insert(config.me, rank_of(config.me, config.group));
         Self {
             config,
-            peers: Peers::default(),
+            peers,
             epochs: Epochs::default(),
             installed: InstalledView::default(),
             leading: None,
@@ -128,7 +132,7 @@ impl Group {
     pub fn handle(&mut self, input: GroupInput) -> Vec<Effect> {
         match input {
             GroupInput::PeerUp(peer) => {
-                self.peers.up(peer);
+                self.peers.up(peer, self.rank(peer));
                 let here = self.here();
                 self.send(peer, ServerMessage::Status(here), None);
             }
@@ -406,7 +410,8 @@ impl Group {
 
     /// Proposes a view if that is this node's business and the one there is not right.
     fn consider(&mut self) {
-        let (known, strangers) = self.known();
+        let own = self.here();
+        let (known, strangers) = self.known(&own);
         let ranked = self.ranked(&known, &strangers);
         if ranked.first() != Some(&self.config.me) {
             // Another leads.
@@ -439,10 +444,9 @@ impl Group {
 
     /// What nodes say of themselves, this one too; and those with other tensors or settings, which
     /// can take no part: nobody waits for them to lead.
-    fn known(&self) -> (Known, BTreeSet<NodeId>) {
-        let heard = |(node, here): (&NodeId, &Option<PeerStatus>)| Some((*node, here.clone()?));
-        let own = std::iter::once((self.config.me, self.here()));
-        let (known, strangers): (Known, Known) = own
+    fn known<'a>(&'a self, own: &'a PeerStatus) -> (Known<'a>, BTreeSet<NodeId>) {
+        let heard = |(node, here): (&NodeId, &'a Option<PeerStatus>)| Some((*node, here.as_ref()?));
+        let (known, strangers): (Known, Known) = std::iter::once((self.config.me, own))
             .chain(self.peers.connected.iter().filter_map(heard))
             .partition(|(_, here)| here.digest == self.config.digest);
         (known, strangers.into_keys().collect())
@@ -475,7 +479,7 @@ impl Group {
         let newest = |lives: fn(&PeerStatus) -> &Vec<WorkerLife>, barred: &BTreeSet<WorkerLife>| {
             let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
             for node in nodes {
-                let lives = lives(&known[node]).iter();
+                let lives = lives(known[node]).iter();
                 for life in lives.filter(|life| !barred.contains(life)) {
                     let entry = workers.entry(life.worker).or_insert((*life, *node));
                     *entry = (*entry).max((*life, *node));
@@ -553,11 +557,8 @@ impl Group {
 
     /// Of the nodes that are there, the first leads where nobody does.
     pub(super) fn rank(&self, node: NodeId) -> [u8; 32] {
-        *blake3::Hasher::new()
-            .update(&self.config.group)
-            .update(&node.0)
-            .finalize()
-            .as_bytes()
+        let known = self.peers.ranks.get(&node).copied();
+        known.unwrap_or_else(|| rank_of(node, self.config.group))
     }
 
     pub(super) fn send(&mut self, to: NodeId, message: ServerMessage, payload: Option<Payload>) {
@@ -633,4 +634,12 @@ fn connected(ranked: &[NodeId], known: &Known) -> Vec<NodeId> {
     }
     members.sort_unstable();
     members
+}
+
+fn rank_of(node: NodeId, group: [u8; 16]) -> [u8; 32] {
+    *blake3::Hasher::new()
+        .update(&group)
+        .update(&node.0)
+        .finalize()
+        .as_bytes()
 }

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Peers {
     /// Connected nodes, and what they said of themselves.
     pub connected: BTreeMap<NodeId, Option<PeerStatus>>,
+    /// How nodes rank that were ever connected, and this one: it is asked for at every input.
+    pub ranks: BTreeMap<NodeId, [u8; 32]>,
     /// Nodes that are known to be gone.
     pub dead: BTreeSet<NodeId>,
     /// What speaks for it that others are gone, too.
@@ -38,7 +40,8 @@ pub(super) enum Sign {
 
 impl Peers {
     /// A node has connected: whatever spoke against it is void.
-    pub fn up(&mut self, peer: NodeId) {
+    pub fn up(&mut self, peer: NodeId, rank: [u8; 32]) {
+        self.ranks.insert(peer, rank);
         self.dead.remove(&peer);
         self.signs.remove(&peer);
         self.with_us.remove(&peer);

@@ -268,18 +268,19 @@ impl Simulation {
             .values()
             .map(|node| (node.group.view().epoch, node.group.installed.going));
         let first = views.next();
+        // What is known soonest first: this is asked all the time.
         self.restarts.is_empty()
-            && self.nodes.keys().all(|node| self.meets_all(*node))
+            && first.is_some_and(|(epoch, going)| going && views.all(|view| view == (epoch, true)))
             && self
                 .nodes
                 .values()
                 .all(|node| node.group.epochs.promised == node.group.view().epoch)
-            && first.is_some_and(|(epoch, going)| going && views.all(|view| view == (epoch, true)))
             && self
                 .nodes
                 .values()
                 .next()
                 .is_some_and(|node| node.group.view().nodes.len() == self.nodes.len())
+            && self.nodes.keys().all(|node| self.meets_all(*node))
             && self.nodes.values().all(|node| node.group.is_in_place())
     }
 

@@ -11,6 +11,7 @@
 
 use super::*;
 use crate::tests::disk::Checkpoint;
+use std::collections::btree_map::Entry;
 
 /// Updates that were read, and by which nodes.
 type Seen = (Arc<BTreeSet<Update>>, BTreeSet<NodeId>);
@@ -297,28 +298,19 @@ impl Simulation {
     /// Where clocks count as a whole: each is the same to all readers, and has each worker once.
     fn check_synchronous(&mut self, at: NodeId, worker: Worker, block: Block, content: &Content) {
         for (k, updates) in content.updates.iter().enumerate() {
-            let seen = self.promises.seen.entry((content.course, k as u64));
-            let (seen, readers) = seen.or_insert_with(|| (updates.clone(), BTreeSet::new()));
-            readers.insert(at);
-            assert_eq!(
-                seen, updates,
-                "block {block}, clock {k}: all readers see the same, for ever"
-            );
-            assert!(updates.iter().all(|(_, _, clock, _)| *clock == k as u64));
-            let workers: BTreeSet<Worker> = updates.iter().map(|(worker, ..)| *worker).collect();
-            assert_eq!(
-                workers.len(),
-                updates.len(),
-                "block {block}, clock {k}: each worker counts once"
-            );
-            if self.settings.divided {
-                let parts: BTreeSet<Part> = updates.iter().map(|(.., part)| *part).collect();
-                let of = updates.len() as u32;
-                let all: BTreeSet<Part> = (0..of).map(|index| (index, of)).collect();
-                assert_eq!(
-                    parts, all,
-                    "block {block}, clock {k}: every sample counts once"
-                );
+            match self.promises.seen.entry((content.course, k as u64)) {
+                Entry::Vacant(place) => {
+                    place.insert((updates.clone(), BTreeSet::from([at])));
+                    self.check_clock(block, k as Clock, updates);
+                }
+                Entry::Occupied(mut place) => {
+                    let (seen, readers) = place.get_mut();
+                    readers.insert(at);
+                    assert_eq!(
+                        seen, updates,
+                        "block {block}, clock {k}: all readers see the same, for ever"
+                    );
+                }
             }
         }
         let script = &self.nodes[&at].workers[&worker];
@@ -330,6 +322,26 @@ impl Simulation {
             .iter()
             .zip(script.began..);
         assert!(own.all(|(updates, k)| updates.contains(&(worker, script.life, k, script.part))));
+    }
+
+    /// A clock counts each worker once, and each part.
+    fn check_clock(&self, block: Block, clock: Clock, updates: &BTreeSet<Update>) {
+        assert!(updates.iter().all(|(_, _, of, _)| *of == clock));
+        let workers: BTreeSet<Worker> = updates.iter().map(|(worker, ..)| *worker).collect();
+        assert_eq!(
+            workers.len(),
+            updates.len(),
+            "block {block}, clock {clock}: each worker counts once"
+        );
+        if self.settings.divided {
+            let parts: BTreeSet<Part> = updates.iter().map(|(.., part)| *part).collect();
+            let of = updates.len() as u32;
+            let all: BTreeSet<Part> = (0..of).map(|index| (index, of)).collect();
+            assert_eq!(
+                parts, all,
+                "block {block}, clock {clock}: every sample counts once"
+            );
+        }
     }
 
     /// Where updates count one by one: each counts once, and those that are due are there.

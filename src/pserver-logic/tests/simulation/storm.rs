@@ -312,7 +312,7 @@ impl Simulation {
     }
 
     fn look_whether_settled(&mut self) {
-        if self.promises.is_unsettled() && self.steps.is_multiple_of(8) && self.is_settled() {
+        if self.steps.is_multiple_of(8) && self.promises.is_unsettled() && self.is_settled() {
             self.promises.settled(self.nodes.keys().copied());
         }
     }

@@ -89,7 +89,11 @@ impl Wires {
             .filter_map(|(wire, frames)| may_come(wire, frames))
             .collect();
         let (from, to, lane) = pick(random, &full)?;
-        let Frame { message, bytes, .. } = self.wires.get_mut(&(from, to, lane))?.pop_front()?;
+        let wire = self.wires.get_mut(&(from, to, lane))?;
+        let Frame { message, bytes, .. } = wire.pop_front()?;
+        if wire.is_empty() {
+            self.wires.remove(&(from, to, lane));
+        }
         if lane == Lane::Said {
             self.said.entry((from, to)).or_default().1 += 1;
         }
