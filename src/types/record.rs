@@ -196,12 +196,28 @@ impl TaskRecord {
     /// 32 bits that differ between ends of a task that are not the same, whoever accepted them: the
     /// last tie-breaker of the lattice.
     pub fn stamp(&self) -> u32 {
-        let as_reported = Self {
-            accepted: 0,
-            failures: 0,
-            ..self.clone()
-        };
-        let bytes = postcard::to_stdvec(&as_reported).expect("plain data always encodes");
+        let Self {
+            task,
+            attempt,
+            node,
+            outcome,
+            accepted: _,
+            failures: _,
+            started_ms,
+            duration_us,
+            cpu_us,
+            max_rss_bytes,
+            stdout,
+            stderr,
+            value,
+            outputs,
+        } = self;
+        let who = (task, attempt, node, outcome);
+        let when = (started_ms, duration_us, cpu_us, max_rss_bytes);
+        // Encoded as the record would be before anybody accepted it, without a copy of it.
+        let as_reported = (who, (0u32, 0u32), when, (stdout, stderr, value, outputs));
+        let bytes = Vec::with_capacity(self.encoded_bytes());
+        let bytes = postcard::to_extend(&as_reported, bytes).expect("plain data always encodes");
         let hash = blake3::hash(&bytes);
         u32::from_le_bytes(
             hash.as_bytes()[..4]
@@ -326,6 +342,34 @@ impl fmt::Display for Failure {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_stamp_is_of_what_was_reported_whoever_accepted_it() {
+        let attempt = Attempt {
+            epoch: 2,
+            number: 3,
+        };
+        let reported = TaskRecord {
+            value: Some("0.5".into()),
+            duration_us: 400,
+            ..TaskRecord::plain(7, attempt, NodeId([1; 32]), Outcome::Done)
+        };
+        let bytes = postcard::to_stdvec(&reported).unwrap();
+        let hash = blake3::hash(&bytes);
+        let first = u32::from_le_bytes(hash.as_bytes()[..4].try_into().unwrap());
+        assert_eq!(reported.stamp(), first);
+        let accepted = TaskRecord {
+            accepted: 5,
+            failures: 1,
+            ..reported.clone()
+        };
+        assert_eq!(accepted.stamp(), first);
+        let other = TaskRecord {
+            duration_us: 401,
+            ..reported
+        };
+        assert_ne!(other.stamp(), first);
+    }
 
     proptest! {
         #[test]

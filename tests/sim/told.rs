@@ -199,5 +199,5 @@ impl World {
 
 /// Two records are of the same result, whoever accepted it.
 pub fn is_same(one: &TaskRecord, other: &TaskRecord) -> bool {
-    (one.attempt, one.stamp()) == (other.attempt, other.stamp())
+    one.attempt == other.attempt && (std::ptr::eq(one, other) || one.stamp() == other.stamp())
 }
