@@ -188,7 +188,7 @@ fn refused(nobody: &Nobody, roots: &str) {
             both(&output)
         );
         assert!(
-            both(&output).contains("nobody's to "),
+            both(&output).contains("nobody may not "),
             "{refused:?}: {}",
             both(&output)
         );
