@@ -67,6 +67,15 @@ impl Pace {
         self.counted(now).or_else(expected).unwrap_or(0.0)
     }
 
+    /// How many tasks are about to start in the places of those that have just ended, where nodes
+    /// have `room` for so many of those that wait there: they do not run yet, and count as if.
+    pub fn starting(&self, now: Time, room: usize) -> usize {
+        let second = second_of(now);
+        let just_now = self.ends.iter().filter(|(at, _)| at + 1 >= second);
+        let ends: usize = just_now.map(|(_, count)| *count as usize).sum();
+        room.min(ends)
+    }
+
     /// How long it takes until `waiting` tasks and those that run have ended: `elapsed` is how long
     /// each of these has run. None while nothing is known, or few end and none runs.
     pub fn left(&self, now: Time, waiting: usize, elapsed: &[Duration]) -> Option<Duration> {
@@ -158,6 +167,27 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn places_of_tasks_that_have_just_ended_are_not_lost() {
+        // Four places, as they are told at the end of each task: the next one does not run yet.
+        let mut pace = Pace::default();
+        let (now, took) = (Time(8_000_000), Duration::from_secs(4));
+        (0..4).for_each(|_| pace.note(Time(4_000_000), took));
+        assert_eq!(pace.starting(Time(5_900_000), 4), 4);
+        assert_eq!(
+            pace.starting(Time(6_000_000), 4),
+            0,
+            "they have been refused"
+        );
+        (0..3).for_each(|_| pace.note(now, took));
+        let starting = pace.starting(now, 3);
+        let elapsed = [vec![took], vec![Duration::ZERO; starting]].concat();
+        assert_eq!(pace.rate(now, elapsed.len()), 1.0);
+        let left = pace.left(now, 8, &elapsed).unwrap();
+        assert_eq!(left, took * 3, "12 tasks in 4 places");
+        assert_eq!(pace.starting(now, 0), 0, "others have the places");
     }
 
     #[test]

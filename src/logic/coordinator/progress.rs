@@ -214,15 +214,26 @@ impl Coordinator {
         }
         let now = core.mono();
         let attempts = self.active.values().flat_map(|attempts| attempts.first());
-        let elapsed: Vec<_> = attempts
+        let mut elapsed: Vec<_> = attempts
             .filter_map(|attempt| Some(now - attempt.started?))
             .collect();
-        let waiting = (open as usize).saturating_sub(elapsed.len());
         let pace = &self.progress.pace;
+        let starting = pace.starting(now, self.room_for_waiting(core));
+        elapsed.extend(std::iter::repeat_n(Duration::ZERO, starting));
+        let waiting = (open as usize).saturating_sub(elapsed.len());
         (
             pace.rate(now, elapsed.len()),
             pace.left(now, waiting, &elapsed),
         )
+    }
+
+    /// How many of the tasks that wait on nodes have room there, if other jobs leave it to them.
+    fn room_for_waiting(&self, core: &Core) -> usize {
+        let room = |(node, work): (&NodeId, &super::NodeWork)| {
+            let slots = self.most_slots(core.members.info(*node)?);
+            Some(work.queued.min(slots.saturating_sub(work.running)) as usize)
+        };
+        self.nodes.iter().filter_map(room).sum()
     }
 
     /// All about the job. Another node gets no more of the specification than a message holds.
