@@ -166,7 +166,8 @@ pub fn try_program(program: &Path) -> Result<(), String> {
 fn spawn(program: &Path) -> io::Result<Child> {
     let deadline = Instant::now() + TRIAL;
     loop {
-        let mut command = Command::new(program);
+        // A name without a slash would be looked for in PATH.
+        let mut command = Command::new(std::path::absolute(program)?);
         command
             .arg0("nodectl")
             .arg("--version")
