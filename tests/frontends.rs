@@ -152,3 +152,42 @@ fn a_workflow_of_snakemakes_survives_the_death_of_a_node() {
         assert_eq!(said, [at, "ok"]);
     }
 }
+
+/// Tests that begin between two deaths, and while a node is away.
+const BETWEEN_DEATHS: usize = 3;
+
+#[test]
+fn optunas_tests_of_storages_pass_while_nodes_die_that_keep_their_log() {
+    let Some((mut cluster, mut program)) = at_three_nodes("tests.frontends.storages") else {
+        return;
+    };
+    let (mut away, mut deaths, mut begun, mut said) = (None, 0, 0, Vec::new());
+    let stdout = program.stdout.take().expect("piped");
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        let begins = line == "begins";
+        said.push(line);
+        begun += usize::from(begins);
+        if !begins || begun % BETWEEN_DEATHS > 0 {
+            continue;
+        }
+        if let Some(node) = away.take() {
+            cluster.restart(node);
+            continue;
+        }
+        let node = deaths % 3;
+        cluster.kill9(node);
+        deaths += 1;
+        match node {
+            // The program asks this one, and waits for it.
+            0 => cluster.restart(0),
+            _ => away = Some(node),
+        }
+    }
+    assert!(program.wait().expect("our child").success(), "{said:?}");
+    let last = said.pop().unwrap_or_default();
+    assert!(
+        last.ends_with(" passed, 0 failed") && deaths > 5,
+        "{last}, {said:#?}"
+    );
+    println!("Optuna's tests of storages, with {deaths} nodes killed: {last}");
+}

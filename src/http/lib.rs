@@ -19,6 +19,7 @@
 //! | `launches` | what was launched from this machine |
 //! | `metrics/` | the node as Prometheus is told of it |
 //! | `jobs` | jobs and tasks: list, submit, cancel, retry, explain |
+//! | `entries` | entries that users append to logs |
 //! | `results` | pages and streams of results |
 //! | `specs` | the specifications of jobs lately read, for the parameters of their tasks |
 //! | `logs` | what tasks write |
@@ -36,6 +37,7 @@ mod caller;
 pub mod client;
 mod cluster;
 mod doctor;
+mod entries;
 mod error;
 mod events;
 mod extract;

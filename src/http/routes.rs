@@ -1,7 +1,7 @@
 //! Which path goes to which handler. `openapi` lists the same handlers; a test compares the two.
 
 use super::{
-    audit, blobs, cluster, doctor, error::ApiError, events, history, jobs, launches, logs,
+    audit, blobs, cluster, doctor, entries, error::ApiError, events, history, jobs, launches, logs,
     membership, metrics, openapi, pools, program, results, secrets, state::Shared,
 };
 use axum::{
@@ -54,6 +54,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/jobs/{job}/explain", get(jobs::explain))
         .route("/v1/jobs/{job}/cancel", post(jobs::cancel))
         .route("/v1/jobs/{job}/retry", post(jobs::retry))
+        .route("/v1/jobs/{job}/entries", post(entries::append))
         .route("/v1/jobs/{job}/results", get(results::page))
         .route("/v1/jobs/{job}/events", get(results::events))
         .route("/v1/jobs/{job}/tasks/{task}/log", get(logs::log))

@@ -440,6 +440,7 @@ pub fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         tasks: 4,
         after: Vec::new(),
         is_step: false,
+        is_log: false,
         done: 1,
         failed: 0,
         stopped: 0,

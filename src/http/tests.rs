@@ -1,6 +1,7 @@
 //! Client and server over a real socket, with a node of paper behind.
 
 mod doctor;
+mod entries;
 mod events;
 mod history;
 mod logs;

@@ -303,12 +303,11 @@ impl State {
         if self.coordinators.contains_key(&job) {
             return self.learn(from, job, None, records);
         }
-        if self
-            .core
-            .directory
-            .get(job)
-            .is_some_and(|head| head.epoch > epoch)
-        {
+        let is_past = |head: &JobHead| {
+            let is_rival = head.is_log && head.epoch == epoch && head.holder != from;
+            head.epoch > epoch || is_rival
+        };
+        if self.core.directory.get(job).is_some_and(is_past) {
             return;
         }
         let Some(copy) = self.copies.get(&job) else {

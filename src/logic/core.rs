@@ -46,6 +46,8 @@ pub struct Core {
     /// Nodes that said they do not hold a job, and the claim and version of its head that this is
     /// about.
     pub without: BTreeMap<JobId, BTreeMap<NodeId, (u32, u64)>>,
+    /// Logs of which this node heard in its present life that it is a voter, and of whose claim.
+    pub witnessed: BTreeMap<JobId, (u32, NodeId)>,
     /// The next job whose copies are to be compared without any other reason.
     pub compared: JobId,
     tickets: u64,
@@ -73,6 +75,7 @@ impl Core {
             resync: Resync::default(),
             heard: BTreeSet::new(),
             without: BTreeMap::new(),
+            witnessed: BTreeMap::new(),
             compared: JobId(0),
             tickets,
             owners: BTreeMap::new(),
@@ -90,6 +93,16 @@ impl Core {
             .without_company
             .is_some_and(|since| self.now.mono - since >= ARRIVAL);
         !self.members.has_company() && (lasts || !self.members.has_visitors())
+    }
+
+    /// Whether this node heard, in its present life, that the newest claim to a log it knows has it
+    /// for a voter.
+    pub fn is_witness(&self, job: JobId) -> bool {
+        let claim = self
+            .directory
+            .get(job)
+            .map(|head| (head.epoch, head.holder));
+        claim.is_some() && self.witnessed.get(&job).copied() == claim
     }
 
     /// Sends to a peer, or to ourselves at the end of this turn.

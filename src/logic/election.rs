@@ -80,6 +80,10 @@ impl State {
     /// Someone's news of a job.
     pub(super) fn merge_head(&mut self, head: JobHead) {
         let job = head.job;
+        if head.is_log && head.replicas.contains(&self.core.me) {
+            let claim = (head.epoch, head.holder);
+            self.core.witnessed.insert(job, claim);
+        }
         let Some(before) = self.core.learn(head) else {
             // No news to the directory, but perhaps our own coordinator just put it there.
             if let Some(head) = self.core.directory.get(job).cloned() {

@@ -59,6 +59,11 @@ impl Lattice {
         self.tasks
     }
 
+    /// Behind the last task of which anything is known.
+    pub fn known_end(&self) -> TaskIndex {
+        self.cells.len() as TaskIndex
+    }
+
     pub fn done(&self) -> u32 {
         self.done
     }
@@ -77,7 +82,7 @@ impl Lattice {
             Cell::Failed { attempt, .. } => attempt.epoch,
             Cell::Unknown | Cell::Cancelled => 0,
         };
-        (0..self.tasks).map(epoch).max().unwrap_or_default()
+        (0..self.known_end()).map(epoch).max().unwrap_or_default()
     }
 
     pub fn is_done(&self, task: TaskIndex) -> bool {

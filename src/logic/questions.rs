@@ -3,7 +3,7 @@
 
 use super::{
     State,
-    coordinator::{Coordinator, Watcher},
+    coordinator::{Appended, Coordinator, Watcher},
     core::Core,
     io::{Asker, Effect, Lookup},
     lattice::Lattice,
@@ -420,6 +420,9 @@ fn change_job(
         Query::Retry { .. } => coordinator.retry_tasks(core, lattice, asker),
         Query::Cancel { .. } => coordinator.cancel_job(core, lattice, asker),
         Query::CancelTasks { tasks, .. } => coordinator.cancel_tasks(core, lattice, asker, tasks),
+        Query::Append {
+            key, known, value, ..
+        } => coordinator.append(core, asker, Appended { key, known, value }),
         Query::Saved { step, node, .. } => {
             coordinator.saved(core, lattice, step, node);
             core.answer(asker, Ok(Answer::Ok));

@@ -79,6 +79,10 @@ fn check_job(work: &WorkSpec, params: &ParamSpace, repeat: u32, min_nodes: u32) 
             limits::MAX_TASKS
         )
     })?;
+    let is_sized = tasks == u64::from(limits::MAX_LOG_ENTRIES) && params.len() == 1;
+    check(is_sized || !work.is_log(), "repeat", || {
+        format!("a log has room for {} entries", limits::MAX_LOG_ENTRIES)
+    })?;
     work.check(params)?;
     let mut names = work.task_names.iter();
     names.try_for_each(|template| task_names::check(template, params, repeat))

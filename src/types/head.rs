@@ -59,6 +59,8 @@ pub struct JobHead {
     pub after: Vec<JobId>,
     /// A step on the way to a job that comes after it.
     pub is_step: bool,
+    /// Its tasks are entries that users append, and `tasks` the most that there can be.
+    pub is_log: bool,
     pub done: u32,
     pub failed: u32,
     /// Tasks that were cancelled one by one, by a user or by the job's sweep.
@@ -115,6 +117,7 @@ impl JobHead {
             tasks: spec.task_count() as u32,
             after: spec.work.after.iter().map(After::job).collect(),
             is_step: spec.work.is_step,
+            is_log: spec.work.is_log(),
             done: 0,
             failed: 0,
             stopped: 0,

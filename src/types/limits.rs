@@ -35,6 +35,8 @@ pub const MAX_MIN_NODES: u32 = 100_000;
 pub const MAX_OUTPUT_PATTERNS: usize = 1_024;
 /// The most tasks in a job.
 pub const MAX_TASKS: u64 = 50_000_000;
+/// The most entries of a log.
+pub const MAX_LOG_ENTRIES: u32 = 1 << 20;
 /// The most tasks that may wait on one node for one job.
 pub const MAX_PREFETCH: u32 = 512;
 /// Bytes of stdout and stderr kept inside a task's record; more becomes a blob.

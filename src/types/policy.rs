@@ -114,6 +114,8 @@ pub enum WorkKind {
     Python,
     /// Worker processes of a Python client.
     Pool,
+    /// Entries that users append: nothing runs.
+    Log,
     Kernel,
     Train,
     Integrate,
@@ -127,6 +129,7 @@ impl WorkKind {
                 WorkerRole::Calls { .. } => Self::Python,
                 WorkerRole::Pool { .. } => Self::Pool,
             },
+            Some(WorkerSpec::Log) => Self::Log,
             Some(WorkerSpec::Builtin(builtin)) => match builtin.part {
                 Builtin::Kernel => Self::Kernel,
                 Builtin::Train => Self::Train,
@@ -142,6 +145,7 @@ impl fmt::Display for WorkKind {
             Self::Command => "command",
             Self::Python => "python",
             Self::Pool => "pool",
+            Self::Log => "log",
             Self::Kernel => "kernel",
             Self::Train => "train",
             Self::Integrate => "integrate",

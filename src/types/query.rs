@@ -37,6 +37,9 @@ pub enum TaskFilter {
     Cancelled,
 }
 
+/// Names an entry of a log: appended again under its key it is the same entry.
+pub type EntryKey = [u8; 16];
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
     /// Answered by any node: `Answer::Submitted`. The job has this id, and is the one that has it
@@ -84,6 +87,16 @@ pub enum Query {
     Cancel { job: JobId },
     /// The coordinator, when it is durable that these tasks are cancelled, or done: `Ok`.
     CancelTasks { job: JobId, tasks: Vec<TaskIndex> },
+    /// The coordinator of a log, when the entry counts, and all before it: `Appended`. The asker
+    /// knows that none of the first `known` entries has the key; where the coordinator does not
+    /// know so of all others, it answers with `KeysUnknown`.
+    Append {
+        job: JobId,
+        key: EntryKey,
+        known: TaskIndex,
+        /// JSON of at most `limits::MAX_RESULT_BYTES`: the entry's value, with its key.
+        value: String,
+    },
     /// The coordinator: failed tasks get as many attempts again. `Retried`.
     Retry { job: JobId },
     /// The coordinator: `Ok`. That node has a checkpoint of the job.
@@ -178,6 +191,7 @@ impl Query {
             | Self::Explain { job, .. }
             | Self::Cancel { job }
             | Self::CancelTasks { job, .. }
+            | Self::Append { job, .. }
             | Self::Retry { job }
             | Self::Saved { job, .. } => Answerer::Coordinator(*job),
             Self::Load { node }
@@ -347,6 +361,14 @@ pub enum Answer {
     Training(TrainingHere),
     Retried {
         tasks: u32,
+    },
+    /// The number of the entry, counted from 0.
+    Appended {
+        entry: TaskIndex,
+    },
+    /// Of the entries below, whoever appended the key is to look himself whether one has it.
+    KeysUnknown {
+        below: TaskIndex,
     },
     /// Jobs that the node's last life left unfinished and that nobody has asked for since.
     Aside(Vec<JobId>),

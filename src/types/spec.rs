@@ -2,7 +2,7 @@
 
 use super::{
     After, Author, BlobHash, Gang, Isolation, JobId, Needs, NodeId, Resources, RowSet, Sweep,
-    TaskIndex, TaskKind, defaults,
+    TaskIndex, TaskKind, defaults, limits,
 };
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc};
@@ -92,6 +92,8 @@ pub struct WorkSpec {
 pub enum WorkerSpec {
     Python(PythonWorker),
     Builtin(BuiltinWorker),
+    /// Nothing runs: tasks are the entries of a log, in their order, which users append.
+    Log,
 }
 
 /// A part of this program. Tasks are calls of it, with their parameters.
@@ -250,6 +252,21 @@ impl JobDraft {
             wait_for_nodes: false,
             extends: None,
             needs: Needs::default(),
+        }
+    }
+
+    /// A log without entries.
+    pub fn log(name: &str) -> Self {
+        let work = WorkSpec {
+            worker: Some(WorkerSpec::Log),
+            resources: Resources::default(),
+            ..WorkSpec::named(name)
+        };
+        Self {
+            repeat: limits::MAX_LOG_ENTRIES,
+            retries: 0,
+            speculate: false,
+            ..Self::new(work)
         }
     }
 
@@ -429,6 +446,11 @@ impl WorkSpec {
         self.worker.is_some() && self.resources == Resources::default()
     }
 
+    /// Its tasks are entries that users append.
+    pub fn is_log(&self) -> bool {
+        matches!(self.worker, Some(WorkerSpec::Log))
+    }
+
     /// The pool whose worker processes the tasks are, if they are: the node that serves it, and its
     /// name there.
     pub fn pool(&self) -> Option<(NodeId, StreamToken)> {
@@ -443,7 +465,7 @@ impl WorkerSpec {
                 role: WorkerRole::Pool { host, token },
                 ..
             }) => Some((*host, *token)),
-            Self::Python(_) | Self::Builtin(_) => None,
+            Self::Python(_) | Self::Builtin(_) | Self::Log => None,
         }
     }
 }

@@ -158,6 +158,10 @@ fn validate_gang_word(word: &GangWord) -> Result<(), BadMessage> {
 fn validate_query(query: &Query) -> Result<(), BadMessage> {
     match query {
         Query::Submit { spec, .. } => validate_spec(spec),
+        Query::Append { value, .. } => check(
+            value.len() <= limits::MAX_RESULT_BYTES,
+            "an oversized entry of a log",
+        ),
         Query::CancelTasks { tasks, .. } => check(
             tasks.len() <= limits::MAX_CANCELLED,
             "too many tasks to cancel",
@@ -216,6 +220,8 @@ fn validate_answer(answer: &Answer) -> Result<(), BadMessage> {
         | Answer::Log { .. }
         | Answer::Training(_)
         | Answer::Retried { .. }
+        | Answer::Appended { .. }
+        | Answer::KeysUnknown { .. }
         | Answer::Aside(_)
         | Answer::Secrets(_)
         | Answer::Program(_) => Ok(()),

@@ -180,6 +180,7 @@ impl From<FormerHead> for JobHead {
             tasks: head.tasks,
             after: Vec::new(),
             is_step: false,
+            is_log: false,
             done: head.done,
             failed: head.failed,
             stopped: head.stopped,

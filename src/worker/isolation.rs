@@ -200,7 +200,7 @@ fn writes_elsewhere(work: &WorkSpec) -> bool {
 fn part(work: &WorkSpec) -> Option<Builtin> {
     match work.worker.as_ref()? {
         WorkerSpec::Builtin(builtin) => Some(builtin.part),
-        WorkerSpec::Python(_) => None,
+        WorkerSpec::Python(_) | WorkerSpec::Log => None,
     }
 }
 

@@ -11,6 +11,7 @@ mod disk;
 mod faults;
 mod gangs;
 mod graphs;
+mod logs;
 mod net;
 mod plan;
 mod pools;

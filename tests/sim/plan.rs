@@ -2,7 +2,7 @@
 //! what goes wrong, when. Faults and acts are one list, each item by itself, so that a failing run
 //! can be tried again without some of them.
 
-use crate::{disk::Damage, pools::PoolPlan};
+use crate::{disk::Damage, logs::LogPlan, pools::PoolPlan};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -143,6 +143,7 @@ pub enum Act {
         away: Option<Duration>,
     },
     Pool(PoolPlan),
+    Log(LogPlan),
     /// Every node is told that those which are gone for good are.
     Forget,
 }
@@ -403,6 +404,7 @@ impl Plan {
         self.draw_gangs(rng);
         self.draw_pools(rng);
         self.draw_graphs(rng);
+        self.draw_logs(rng);
     }
 
     /// On as many nodes as there are for certain: one may be lost for good.

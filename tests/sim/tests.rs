@@ -15,6 +15,7 @@
 //! | `disk` | journals, blobs, and what happens to disks |
 //! | `runner` | tasks |
 //! | `pools` | pools: clients and hubs; workers, which are tasks, and their streams |
+//! | `logs` | logs: who appends to them, who reads them |
 //! | `faults` | what goes wrong, carried out |
 //! | `user` | who submits jobs and believes what is told |
 //! | `check` | what must hold at every moment |
@@ -28,6 +29,7 @@ mod disk;
 mod faults;
 mod gangs;
 mod graphs;
+mod logs;
 mod net;
 mod plan;
 mod pools;

@@ -167,6 +167,7 @@ impl World {
             }
             Act::CancelTasks { job, tasks } => self.cancel_tasks(job, tasks),
             Act::Pool(plan) => self.open_pool(plan),
+            Act::Log(plan) => self.begin_log(plan),
             Act::Drain { node, lasts } => {
                 let id = self.machines[node].id;
                 self.ask(node, About::Other, Query::Drain { node: id, on: true });
@@ -235,7 +236,7 @@ impl World {
     }
 
     /// Somebody who can be asked just now.
-    fn someone(&mut self) -> Option<usize> {
+    pub fn someone(&mut self) -> Option<usize> {
         let awake = self.awake();
         (!awake.is_empty()).then(|| awake[self.rng.random_range(0..awake.len())])
     }
@@ -262,6 +263,7 @@ impl World {
         self.after(pause, Event::User);
         self.forget_lost_questions();
         self.submit_and_cancel();
+        self.logs_act();
         let jobs: Vec<_> = self
             .user
             .jobs
@@ -502,7 +504,10 @@ impl World {
 
     pub fn user_hears(&mut self, node: usize, id: u64, answer: Result<Answer, QueryError>) {
         let Some(question) = self.user.questions.remove(&id) else {
-            return self.pool_hears(id, answer);
+            if let Some(answer) = self.log_hears(id, answer) {
+                self.pool_hears(id, answer);
+            }
+            return;
         };
         match question.about {
             About::Submit(number) => {

@@ -80,6 +80,8 @@ pub const SOMETIMES: &[&str] = &[
     "a job waits for another",
     "a job comes after the end of one that was done",
     "a job comes after the end of one that was not done",
+    "a writer of a log finds its key",
+    "a writer of a log looks for its key",
     "an ended job is forgotten",
     "a pool is opened anew",
     "a pool makes room",

@@ -4,6 +4,7 @@ use crate::{
     check::Checker,
     disk::Disk,
     gangs::Gangs,
+    logs::Logs,
     net::{Link, Obstacles},
     plan::{Item, Moment, Plan},
     pools::{PoolEvent, Pools},
@@ -223,6 +224,7 @@ pub struct World {
     pub checker: Checker,
     pub gangs: Gangs,
     pub pools: Pools,
+    pub logs: Logs,
     pub specs: BTreeMap<BlobHash, Arc<JobSpec>>,
     pub statistics: Statistics,
     pub verdict: Verdict,
@@ -260,6 +262,7 @@ impl World {
             user: User::default(),
             checker: Checker::default(),
             gangs: Gangs::default(),
+            logs: Logs::default(),
             specs: BTreeMap::new(),
             statistics: Statistics::default(),
             verdict: Verdict::default(),
@@ -530,12 +533,12 @@ impl World {
 
     /// All that users want is done, and they know.
     pub fn is_content(&self) -> bool {
-        self.user.is_content() && self.pools.is_content()
+        self.user.is_content() && self.pools.is_content() && self.logs.is_content()
     }
 
     /// What they still wait for.
     pub fn open_wants(&self) -> String {
-        self.user.story() + &self.pools.story()
+        self.user.story() + &self.pools.story() + &self.logs.story()
     }
 
     pub fn states(&self) -> impl Iterator<Item = (usize, &State)> {

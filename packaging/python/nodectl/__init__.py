@@ -39,6 +39,7 @@ __all__ = [
     "Graph",
     "Job",
     "KernelError",
+    "Log",
     "NodeError",
     "Pool",
     "PoolBroken",
@@ -84,6 +85,10 @@ def __getattr__(name: str) -> object:
         from .job import Job
 
         return Job
+    if name == "Log":
+        from .log import Log
+
+        return Log
     if name == "Graph":
         from .graph import Graph
 

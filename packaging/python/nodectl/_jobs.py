@@ -40,9 +40,10 @@ def literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def submit(node: str, request: Dict[str, Any]) -> str:
-    """The id of a new job, of the API's `JobRequest`. It is one job, however often it has to be asked for."""
-    body = json.dumps({**request, "key": uuid.uuid4().hex}).encode()
+def submit(node: str, request: Dict[str, Any], key: Optional[str] = None) -> str:
+    """The id of a new job, of the API's `JobRequest`. It is one job, however often it has to be asked for; with a key of its user's, by
+    whatever program."""
+    body = json.dumps({**request, "key": key or uuid.uuid4().hex}).encode()
     return str(again(lambda: _node.request(node, "POST", "/v1/jobs", body, kind="application/json"))["job"])
 
 

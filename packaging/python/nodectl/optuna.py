@@ -11,6 +11,11 @@
 
 The study stays in this program, with whatever sampler, pruner and storage it has: parameters are chosen here, when a worker is
 free, with all that is known by then. Nodes need optuna, and what the objective imports.
+
+Studies of several programs, which outlive each of them and each node, are in a log that the cluster keeps:
+
+    storage = optuna.storages.JournalStorage(nodectl.optuna.JournalBackend("my-studies"))
+    study = optuna.create_study(storage=storage, study_name="fit", load_if_exists=True)
 """
 
 from __future__ import annotations
@@ -21,11 +26,13 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 
 from ._errors import needed
 from ._trials import Trials
+from .log import Entry, Log
 from .pool import Pool
 
 try:
     import optuna
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+    from optuna.storages.journal import BaseJournalBackend
     from optuna.trial import FrozenTrial, Trial, TrialState
 except ImportError as error:
     raise needed("nodectl.optuna", "optuna", error) from None
@@ -35,6 +42,37 @@ Callback = Callable[[Any, FrozenTrial], None]
 Told = Tuple[Tuple[str, Any], ...]
 # How often it is asked whether there are more workers, or the time is over.
 _LOOK_SECONDS = 0.5
+
+
+class JournalBackend(BaseJournalBackend):
+    """Where `optuna.storages.JournalStorage` keeps studies: a log of this name, of which several nodes have copies (`nodectl.Log`).
+
+    Programs on all machines of the cluster may use it at a time; nothing else is needed that they reach, such as a database or a
+    common file system.
+
+    :param name: Of the log. Studies of one log are together: each program that uses one of them reads all.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.log = Log(name)
+        # Where the logs that were read last end: their number, and that of the next entry.
+        self._read = (0, 0)
+
+    def append_logs(self, logs: List[Dict[str, Any]]) -> None:
+        """Appends them, all or none."""
+        self.log.append(logs)
+
+    def read_logs(self, log_number_from: int) -> List[Dict[str, Any]]:
+        """The logs from this number on."""
+        number, start = self._read if self._read[0] <= log_number_from else (0, 0)
+        entries: List[Entry] = self.log.read(start)
+        logs = [one for entry in entries for one in entry.value]
+        if entries:
+            self._read = number + len(logs), entries[-1].number + 1
+        return logs[log_number_from - number :]
+
+    def __reduce__(self) -> Any:
+        return JournalBackend, (self.log.name,)
 
 
 def optimize(

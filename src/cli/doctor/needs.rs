@@ -67,8 +67,8 @@ pub fn of(job: &PlannedJob) -> Needs {
                 python(&worker.python, module, job, &mut needs);
             }
         }
-        // A part of this program.
-        Some(WorkerSpec::Builtin(_)) => {}
+        // A part of this program, or nothing.
+        Some(WorkerSpec::Builtin(_) | WorkerSpec::Log) => {}
         None => {
             let of_kinds = work.kinds.iter().map(|kind| &kind.command);
             for words in std::iter::once(&work.command).chain(of_kinds) {

@@ -10,10 +10,11 @@ use futures::TryStreamExt;
 use hyper::{Method, header::HeaderValue};
 use nodectl_types::{BlobHash, JobDraft, JobId, JobSpec};
 use nodectl_wire::api::{
-    AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest, EventLine, Explanation,
-    ForgetRequest, Forgotten, Invitation, Job, JobLine, LaunchView, Membership, MembershipRequest,
-    Node, NodeHistory, NodeSelf, Okay, PauseRequest, ProgramView, ReplaceRequest, Results, Retried,
-    SecretView, StateName, Stored, Submitted, TaskList, TaskReference,
+    AppendRequest, Appended, AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest,
+    EventLine, Explanation, ForgetRequest, Forgotten, Invitation, Job, JobLine, LaunchView,
+    Membership, MembershipRequest, Node, NodeHistory, NodeSelf, Okay, PauseRequest, ProgramView,
+    ReplaceRequest, Results, Retried, SecretView, StateName, Stored, Submitted, TaskList,
+    TaskReference,
 };
 use std::{fmt::Display, path::Path, time::Duration};
 use tokio_util::io::ReaderStream;
@@ -208,6 +209,12 @@ impl Client {
         let doing = "looking for the job's newest checkpoint";
         let request = build(Method::POST, &job_path(job, "/checkpoint"), None, empty());
         decode(doing, self.send_slowly(doing, request).await?).await
+    }
+
+    pub async fn append(&self, job: &str, entry: &AppendRequest) -> Result<Appended, ClientError> {
+        let doing = "appending to the log";
+        self.post_json(doing, &job_path(job, "/entries"), entry)
+            .await
     }
 
     pub async fn retry(&self, job: &str) -> Result<Retried, ClientError> {

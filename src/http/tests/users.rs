@@ -134,6 +134,10 @@ const CHANGES: &[(&str, &[&str])] = &[
     ("POST /v1/jobs/{job}/resume", &[""]),
     ("POST /v1/jobs/{job}/cancel", &["", r#"{"tasks": [0]}"#]),
     ("POST /v1/jobs/{job}/retry", &[""]),
+    (
+        "POST /v1/jobs/{job}/entries",
+        &[r#"{"key": "a", "entry": 1}"#],
+    ),
     ("PUT /v1/secrets/{name}", &["a hush-hush one"]),
     ("DELETE /v1/secrets/{name}", &[""]),
 ];

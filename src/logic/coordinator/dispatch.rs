@@ -64,7 +64,8 @@ impl Candidate {
 impl Coordinator {
     /// Orders what can be ordered now.
     pub(super) fn dispatch(&mut self, core: &mut Core, lattice: &Lattice) {
-        if self.held_back(core).is_some() || self.waits_for(core).is_some() {
+        let is_log = self.log.is_some();
+        if is_log || self.held_back(core).is_some() || self.waits_for(core).is_some() {
             return;
         }
         if let Some(gang) = self.spec.work.gang {

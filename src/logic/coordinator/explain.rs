@@ -41,6 +41,7 @@ impl Coordinator {
         if !self.head(core).phase.is_ended() {
             lines.extend(self.explain_gang(core));
             let nodes = core.members.alive().into_iter();
+            let nodes = nodes.filter(|_| self.log.is_none());
             lines.extend(nodes.map(|node| self.explain_node(core, node)));
         }
         lines
@@ -86,6 +87,9 @@ impl Coordinator {
     fn explain_running(&self, core: &Core, lattice: &Lattice) -> String {
         let progress = self.progress(core, lattice);
         match self.head(core).workers {
+            _ if self.log.is_some() => {
+                format!("running: a log with {} entries", progress.done)
+            }
             Some(_) => format!("running: a pool with {} workers", progress.running),
             None => format!(
                 "running: {} tasks run, {} wait on nodes",

@@ -6,6 +6,7 @@
 //! | `inputs` | the files that its tasks are given, on their way here |
 //! | `dispatch` | which node gets which task; taking work back; running stragglers twice |
 //! | `gangs` | the same for tasks that are several processes |
+//! | `log` | tasks that are entries of a log, in one order |
 //! | `graph` | tasks that need others, or differ from them: which may start |
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
 //! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
@@ -28,6 +29,7 @@ mod explain;
 mod gangs;
 mod graph;
 mod inputs;
+mod log;
 mod obstacles;
 mod pace;
 mod progress;
@@ -51,6 +53,7 @@ use std::{
 };
 
 pub use inputs::Inputs;
+pub use log::Appended;
 pub use progress::Watcher;
 
 /// How often a coordinator with unfinished work looks around.
@@ -165,6 +168,7 @@ pub struct Coordinator {
     startups: startup::Startups,
     gangs: gangs::Gangs,
     graph: graph::TaskGraph,
+    log: Option<log::Log>,
     sequence: u64,
     results: results::ResultPipeline,
     /// Tasks of which this node's own results are to be accepted anew.
@@ -216,13 +220,18 @@ impl Coordinator {
             startups: startup::Startups::default(),
             gangs: gangs::Gangs::default(),
             graph: graph::TaskGraph::new(&spec, lattice),
+            log: spec
+                .work
+                .is_log()
+                .then(|| log::Log::new(core.is_witness(head.job))),
             sequence: 0,
             results: results::ResultPipeline::default(),
             anew: BTreeSet::new(),
             replicas: BTreeMap::new(),
             progress: progress::Tracker::new(
                 core.rng.random_range(1..=u32::MAX),
-                lattice,
+                // Entries of a log are told of in their order, once it is known.
+                (!spec.work.is_log()).then_some(lattice),
                 limit_of(&spec, head.round),
             ),
             head_told: now,
@@ -333,13 +342,20 @@ impl Coordinator {
 
     /// What counts here may be told, and built on.
     fn is_confirmed(&self, core: &Core) -> bool {
-        self.confirmed || core.is_alone()
+        self.confirmed || self.is_alone(core)
+    }
+
+    /// Nobody is there who could keep copies of what this node keeps; nor anywhere else, if the job
+    /// is a log.
+    fn is_alone(&self, core: &Core) -> bool {
+        core.is_alone() && self.is_kept_by_quorum(core, |_| false)
     }
 
     /// Called once a turn in which something happened: orders what can be ordered, ends the job
     /// when it is complete.
     pub fn step(&mut self, core: &mut Core, lattice: &mut Lattice) {
-        self.confirmed |= self.has_current_replica();
+        self.confirmed |= self.has_current_replicas(core);
+        self.step_log(core, lattice);
         self.flush_results(core);
         self.tell_holders(core, lattice);
         self.notice_round(core, lattice);
@@ -348,6 +364,7 @@ impl Coordinator {
             self.end_doomed(core, lattice);
             self.dispatch(core, lattice);
         }
+        self.tell_log(core, lattice);
         self.serve_watchers(core, lattice);
     }
 
@@ -356,7 +373,7 @@ impl Coordinator {
         self.tick_set = false;
         self.watch_disk(core);
         self.dismiss_late(core);
-        if core.is_alone() {
+        if self.is_alone(core) {
             self.settle_all(core, lattice);
         }
         self.compare_orders(core);
@@ -376,6 +393,7 @@ impl Coordinator {
             || !self.results.is_empty()
             || self.progress.is_watched()
             || self.stopping.is_awaited()
+            || self.log.as_ref().is_some_and(log::Log::is_awaited)
             || self.awaits_replicas()
         {
             self.wake(core);
@@ -424,10 +442,12 @@ impl Coordinator {
         }
     }
 
-    /// Every task is stopped. The job ends as cancelled; a pool, which has no end of its own, well,
-    /// unless it was another coordinator that ended it.
+    /// Every task is stopped. The job ends as cancelled; a pool or a log, which have no end of
+    /// their own, well, unless it was another coordinator that ended it.
     pub fn cancel(&mut self, core: &mut Core, lattice: &Lattice) {
-        let was_closed = self.spec.work.pool().is_some() && self.head(core).reason.is_none();
+        let work = &self.spec.work;
+        let was_closed =
+            (work.pool().is_some() || work.is_log()) && self.head(core).reason.is_none();
         let phase = if was_closed {
             Phase::Done
         } else {
@@ -514,7 +534,7 @@ impl Coordinator {
         head.failed = lattice.failed_for_good(limit_of(&self.spec, head.round));
         head.stopped = lattice.cancelled();
         head.workers = self.workers();
-        head.replicas = self.holders();
+        head.replicas = self.holders(core);
         if !self.kept {
             // Nobody is to hear of what may come to nothing.
             core.learn(head);

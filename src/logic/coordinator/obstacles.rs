@@ -3,6 +3,7 @@
 use super::Coordinator;
 use crate::core::Core;
 use nodectl_types::{After, NodeInfo, Phase, explain::Reason, gang::Gang};
+use std::collections::BTreeSet;
 
 /// Why a job, or a node for it, stands still.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,10 +74,15 @@ impl Coordinator {
             return Some(Obstacle::new(Reason::WaitsForDisk, text));
         }
         let recovery = self.recovery.as_ref()?;
-        let names: Vec<_> = recovery
+        let nodes: BTreeSet<_> = recovery
             .unheard
             .union(&recovery.uncompared)
-            .map(|node| core.members.name(*node))
+            .copied()
+            .chain(self.unheard_voters())
+            .collect();
+        let names: Vec<_> = nodes
+            .into_iter()
+            .map(|node| core.members.name(node))
             .collect();
         let text = format!(
             "what {} knows of it, after a change of coordinator",
@@ -87,7 +93,7 @@ impl Coordinator {
 
     /// No node that is here could run it.
     fn lacks_nodes(&self, core: &Core) -> Option<Obstacle> {
-        if !self.active.is_empty() || !self.results.is_empty() {
+        if !self.active.is_empty() || !self.results.is_empty() || self.log.is_some() {
             return None;
         }
         if let Some(gang) = self.spec.work.gang {

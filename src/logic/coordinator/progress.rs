@@ -7,7 +7,7 @@ use crate::{
     lattice::Lattice,
 };
 use nodectl_types::{
-    Answer, Cell, NodeId, Phase, TaskIndex, TaskRecord, Time,
+    Answer, Cell, NodeId, Phase, QueryError, TaskIndex, TaskRecord, Time,
     limits::{RECORD_BATCH, WATCH_WAIT},
     query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
 };
@@ -35,16 +35,19 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    pub fn new(claim: u32, lattice: &Lattice, limit: u32) -> Self {
+    /// `known`: what tasks have ended, if they are told of in any order.
+    pub fn new(claim: u32, known: Option<&Lattice>, limit: u32) -> Self {
         let mut ends = Ends::default();
-        (0..lattice.tasks())
-            .filter(|task| lattice.has_ended(*task, limit))
-            .for_each(|task| ends.note(task, lattice.is_done(task)));
+        if let Some(lattice) = known {
+            (0..lattice.known_end())
+                .filter(|task| lattice.has_ended(*task, limit))
+                .for_each(|task| ends.note(task, lattice.is_done(task)));
+        }
         Self {
             claim,
             ends,
             watchers: Vec::new(),
-            failures: lattice.failed().map(|(_, count)| count).sum(),
+            failures: known.map_or(0, |lattice| lattice.failed().map(|(_, count)| count).sum()),
             pace: Pace::default(),
         }
     }
@@ -72,7 +75,12 @@ impl Coordinator {
     pub fn watch(&mut self, core: &mut Core, lattice: &Lattice, mut watcher: Watcher) {
         let claim = self.progress.claim;
         if watcher.cursor.claim != claim {
-            watcher.cursor = Cursor { claim, position: 0 };
+            // The order of a log's entries is everybody's.
+            let position = match self.log.is_some() {
+                true => watcher.cursor.position,
+                false => 0,
+            };
+            watcher.cursor = Cursor { claim, position };
         }
         let longest = core.mono() + WATCH_WAIT;
         watcher.until = watcher.until.min(longest);
@@ -107,6 +115,12 @@ impl Coordinator {
         } in due
         {
             let mut tasks = Vec::new();
+            if self.log.is_some() && !may_tell {
+                // Who reads less than was told before would believe that it is gone.
+                let (job, holders) = (self.job, core.members.name(core.me));
+                core.answer(asker, Err(QueryError::NoCoordinator { job, holders }));
+                continue;
+            }
             if may_tell {
                 let limit = RECORD_BATCH.min(limit as usize);
                 (tasks, cursor.position) = self.progress.ends.page(cursor.position, limit, is_told);
@@ -127,7 +141,7 @@ impl Coordinator {
 
     /// Members may know of more ends than this one, which has just come to the job: what was told
     /// once is not to be gone. Until then nobody is told of results, or of an end.
-    fn may_tell(&self, core: &Core) -> bool {
+    pub(super) fn may_tell(&self, core: &Core) -> bool {
         self.is_confirmed(core) && !self.is_recovering()
     }
 
@@ -180,10 +194,17 @@ impl Coordinator {
         let idle = |work: &super::NodeWork| work.running + work.queued + work.done == 0;
         let failed = lattice.failed_for_good(self.failure_limit(core));
         let ended = lattice.done() + failed + lattice.cancelled();
-        let (rate, left) = self.expected(core, lattice.tasks().saturating_sub(ended));
+        let open = match self.log.is_some() {
+            true => 0,
+            false => lattice.tasks().saturating_sub(ended),
+        };
+        let (rate, left) = self.expected(core, open);
         Progress {
             phase: head.phase,
-            tasks: lattice.tasks(),
+            tasks: match self.log.is_some() {
+                true => lattice.done(),
+                false => lattice.tasks(),
+            },
             done: lattice.done(),
             failed,
             stopped: lattice.cancelled(),

@@ -132,6 +132,7 @@ impl Coordinator {
     /// What a node showed of its copy is all here, or it has none.
     pub fn compared(&mut self, core: &mut Core, lattice: &Lattice, node: NodeId) {
         self.absent.remove(&node);
+        self.log_heard(node);
         if let Some(recovery) = &mut self.recovery {
             recovery.uncompared.remove(&node);
             recovery.compared.insert(node);
@@ -259,7 +260,7 @@ impl Coordinator {
     pub(super) fn end_recovery_if_heard(&mut self, core: &mut Core, lattice: &Lattice) {
         let is_heard =
             |recovery: &Recovery| recovery.unheard.is_empty() && recovery.uncompared.is_empty();
-        if self.recovery.as_ref().is_some_and(is_heard) {
+        if self.recovery.as_ref().is_some_and(is_heard) && self.has_heard_voters(core) {
             self.recovery = None;
             self.tell_holders(core, lattice);
         }

@@ -133,7 +133,7 @@ impl Coordinator {
 
     /// Whom to ask for the job's state if this node dies: replicas that had all that counted, and
     /// those who held it before, until they have been heard.
-    pub(super) fn holders(&self) -> Vec<NodeId> {
+    pub(super) fn holders(&self, core: &Core) -> Vec<NodeId> {
         let safe = self.is_safe_here();
         let kept = self
             .replicas
@@ -144,13 +144,14 @@ impl Coordinator {
             .recovery
             .iter()
             .flat_map(|recovery| recovery.still_named.iter().copied());
-        let holders: BTreeSet<_> = kept.chain(former).collect();
+        let voters = self.kept_voters(core);
+        let holders: BTreeSet<_> = kept.chain(former).chain(voters).collect();
         holders.into_iter().collect()
     }
 
     /// Tells the members who holds the job's state, if that changed.
     pub(super) fn tell_holders(&mut self, core: &mut Core, lattice: &Lattice) {
-        if self.kept && self.head(core).replicas != self.holders() {
+        if self.kept && self.head(core).replicas != self.holders(core) {
             let head = self.head(core).clone();
             self.publish(core, lattice, head);
         }
@@ -231,6 +232,11 @@ impl Coordinator {
         self.replicas
             .iter()
             .any(|(node, replica)| replica.is_candidate && core.members.may_be_alive(*node))
+    }
+
+    /// Replicas enough have all that counts.
+    pub(super) fn has_current_replicas(&self, core: &Core) -> bool {
+        self.has_current_replica() && self.is_kept_by_quorum(core, |node| self.is_current(*node))
     }
 
     pub(super) fn has_current_replica(&self) -> bool {

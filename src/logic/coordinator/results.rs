@@ -134,6 +134,13 @@ impl ResultPipeline {
         self.settling.contains_key(&task)
     }
 
+    /// Behind the last task of which a record is on its way.
+    pub fn settling_end(&self) -> TaskIndex {
+        self.settling
+            .last_key_value()
+            .map_or(0, |(task, _)| task + 1)
+    }
+
     /// Whether what is on its way makes a reported record news no more, or not yet: a result waits
     /// for no failure of another attempt.
     fn decides(&self, record: &TaskRecord) -> bool {
@@ -554,13 +561,14 @@ impl Coordinator {
     /// If a batch is durable, it counts: it is on this node's disk, and on that of a replica that
     /// has everything else, too; and this node will not give the job up for want of its files.
     pub(super) fn settle(&mut self, core: &mut Core, lattice: &mut Lattice, ticket: u64) {
-        let alone = core.is_alone();
+        let alone = self.is_alone(core);
         let Some(batch) = self.results.batches.get(&ticket) else {
             return;
         };
         // A head stands for itself.
         let is_complete = |node: &NodeId| batch.records.is_empty() || self.is_current(*node);
-        let is_safe = batch.kept_by.iter().any(is_complete);
+        let has = |node: &NodeId| batch.kept_by.contains(node) && is_complete(node);
+        let is_safe = batch.kept_by.iter().any(is_complete) && self.is_kept_by_quorum(core, has);
         if !batch.written || !(alone || is_safe) || self.awaits_inputs() {
             return;
         }
@@ -612,7 +620,9 @@ impl Coordinator {
         }
         self.stop_task(core, record.task);
         let is_done = lattice.is_done(record.task);
-        self.progress.ended(record.task, is_done);
+        if self.log.is_none() {
+            self.progress.ended(record.task, is_done);
+        }
         match is_done {
             true => self.release_followers(core, lattice, record.task),
             false => self.doom_followers(lattice, limit, record.task),
@@ -631,6 +641,9 @@ impl Coordinator {
     ) {
         let mut news = Vec::new();
         for record in records {
+            if self.is_behind_log(core, lattice, &record) {
+                continue;
+            }
             let record = self.accept_anew(core.me, lattice, from, record);
             let known = self.known_cell(lattice, record.task);
             let is_news = known.join(Cell::of(&record)) != known

@@ -15,14 +15,14 @@ const MOST_CANCELLERS: usize = 256;
 
 /// A user who waits until something is durable.
 #[derive(Debug)]
-struct Waiter {
-    asker: Asker,
+pub(super) struct Waiter {
+    pub asker: Asker,
     /// Until then.
-    until: Time,
+    pub until: Time,
 }
 
 impl Waiter {
-    fn new(core: &Core, asker: Asker) -> Self {
+    pub(super) fn new(core: &Core, asker: Asker) -> Self {
         let until = core.mono() + QUERY_TIMEOUT;
         Self { asker, until }
     }
@@ -258,9 +258,15 @@ impl Coordinator {
         let cancellers = cancellers.extract_if(.., |(waiter, _)| is_late(waiter));
         let waiting = waiting.extract_if(.., |(_, waiter, _)| is_late(waiter));
         let late = cancellers.map(|(waiter, _)| waiter);
-        for waiter in late.chain(waiting.map(|(_, waiter, _)| waiter)) {
+        let late = late.chain(waiting.map(|(_, waiter, _)| waiter));
+        let late: Vec<_> = late.map(|waiter| waiter.asker).collect();
+        for asker in late {
             let why = "it was ordered, and is not safe on a second disk yet: ask again";
-            core.answer(waiter.asker, Err(QueryError::Refused(why.into())));
+            core.answer(asker, Err(QueryError::Refused(why.into())));
+        }
+        for asker in self.late_appenders(core) {
+            let who = "a second node that keeps the log".to_string();
+            core.answer(asker, Err(QueryError::Timeout(who)));
         }
     }
 
@@ -284,7 +290,8 @@ impl Coordinator {
         let cancellers = std::mem::take(&mut self.stopping.cancellers)
             .into_iter()
             .map(|(waiter, _)| waiter.asker);
-        for asker in waiting.chain(cancellers).collect::<Vec<_>>() {
+        let askers: Vec<_> = waiting.chain(cancellers).collect();
+        for asker in askers.into_iter().chain(self.all_appenders()) {
             let holders = core.members.name(self.head(core).holder);
             core.answer(asker, Err(QueryError::NoCoordinator { job, holders }));
         }

@@ -26,6 +26,7 @@ prop_compose! {
             tasks: 1,
             after: Vec::new(),
             is_step: false,
+            is_log: false,
             done: 0,
             failed: 0,
             stopped: 0,

@@ -21,7 +21,10 @@ mod tests;
 
 use nodectl_types::{NodeId, NodeInfo, Time, membership::Packet};
 use patience::Tuning;
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
 use swim::Swim;
 
 /// What we know of another node.
@@ -48,6 +51,13 @@ pub struct Peer {
     forgotten: bool,
 }
 
+impl Peer {
+    /// It was lost, and may go on somewhere all the same: its process is not known to have ended.
+    fn is_cut_off(&self) -> bool {
+        self.declared_down && !(self.alive || self.gone || self.left)
+    }
+}
+
 /// What came of a call into the membership protocol.
 #[derive(Debug, Default)]
 pub struct SwimOutcome {
@@ -68,6 +78,8 @@ pub struct Members {
     me: NodeId,
     swim: Swim,
     peers: BTreeMap<NodeId, Peer>,
+    /// Those that a person said are dead for good.
+    forgotten: BTreeSet<NodeId>,
     my_info: NodeInfo,
 }
 
@@ -78,6 +90,7 @@ impl Members {
             me: info.id,
             swim,
             peers: BTreeMap::new(),
+            forgotten: BTreeSet::new(),
             my_info: info,
         }
     }
@@ -111,6 +124,7 @@ impl Members {
     }
 
     pub fn peer_up(&mut self, peer: NodeId) -> SwimOutcome {
+        self.forgotten.remove(&peer);
         let entry = self.peers.entry(peer).or_default();
         (entry.connected, entry.described) = (true, false);
         (entry.left, entry.gone, entry.forgotten, entry.mute) = (false, false, false, false);
@@ -148,6 +162,7 @@ impl Members {
     /// The peer is dead for good, a person says: it is not looked for any more. Should it come back
     /// all the same, it joins as a new one. Returns whether it was known.
     pub fn forget(&mut self, peer: NodeId) -> bool {
+        self.forgotten.insert(peer);
         let Some(known) = self.peers.remove(&peer) else {
             return false;
         };
@@ -236,12 +251,21 @@ impl Members {
         self.peers.get(&node).is_some_and(|peer| peer.declared_down)
     }
 
+    /// The node's process is known to have ended, or a person said so.
+    pub fn is_over(&self, node: NodeId) -> bool {
+        let is_gone = |peer: &Peer| peer.gone && !peer.alive;
+        self.forgotten.contains(&node) || self.peers.get(&node).is_some_and(is_gone)
+    }
+
+    /// How many members were lost and may go on somewhere.
+    pub fn cut_off(&self) -> usize {
+        self.peers.values().filter(|peer| peer.is_cut_off()).count()
+    }
+
     /// Some member was lost, and may go on somewhere all the same: its process is not known to have
     /// ended.
     pub fn is_anyone_cut_off(&self) -> bool {
-        let is_cut_off =
-            |peer: &Peer| peer.declared_down && !(peer.alive || peer.gone || peer.left);
-        self.peers.values().any(is_cut_off)
+        self.peers.values().any(Peer::is_cut_off)
     }
 
     /// Alive and reachable by message now.

@@ -117,6 +117,7 @@ fn head(job: u64, phase: Phase) -> JobHead {
         tasks: 1,
         after: Vec::new(),
         is_step: false,
+        is_log: false,
         done: 0,
         failed: 0,
         stopped: 0,

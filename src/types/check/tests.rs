@@ -252,6 +252,17 @@ fn what_a_task_becomes_is_bounded_by_its_widest_parameter_set() {
 }
 
 #[test]
+fn a_log_has_room_for_so_many_entries() {
+    let log = |repeat| JobDraft {
+        repeat,
+        ..JobDraft::log("measurements")
+    };
+    assert_eq!(log(limits::MAX_LOG_ENTRIES).check(), Ok(()));
+    let problem = log(7).check().map_err(|bad| bad.field);
+    assert_eq!(problem, Err("repeat"));
+}
+
+#[test]
 fn widths_are_those_of_display() {
     for value in [
         Value::Bool(true),

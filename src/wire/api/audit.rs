@@ -28,6 +28,8 @@ pub enum AuditName {
     Submit,
     Pool,
     Cancel,
+    /// An entry of a log, where it was refused.
+    Append,
     Remove,
     Retry,
     Attach,
@@ -62,6 +64,7 @@ impl AuditName {
             Self::Submit => "submit",
             Self::Pool => "pool",
             Self::Cancel => "cancel",
+            Self::Append => "append",
             Self::Remove => "remove",
             Self::Retry => "retry",
             Self::Attach => "attach",

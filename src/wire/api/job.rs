@@ -58,6 +58,9 @@ pub struct JobLine {
     /// A step on the way to a job that comes after it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_step: bool,
+    /// Its tasks are the entries of a log.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_log: bool,
     /// An earlier `run` was killed and left it unfinished; nothing of it runs until somebody goes
     /// on with it (`/resume`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -352,7 +355,7 @@ impl From<&JobHead> for JobLine {
             phase: head.phase.into(),
             cancelled: head.cancelled || head.is_given_up(),
             reason: head.end_reason().map(String::from),
-            tasks: head.tasks,
+            tasks: if head.is_log { head.done } else { head.tasks },
             done: head.done,
             failed: head.failed,
             stopped: head.stopped,
@@ -368,6 +371,7 @@ impl From<&JobHead> for JobLine {
             replicas: head.replicas.iter().map(ToString::to_string).collect(),
             after: head.after.iter().map(ToString::to_string).collect(),
             is_step: head.is_step,
+            is_log: head.is_log,
             aside: false,
         }
     }
@@ -434,6 +438,7 @@ impl From<&JobSpec> for WorkView {
                     format!("the pool of node {}", host.short())
                 }
                 WorkerSpec::Builtin(worker) => format!("nodectl's {}", worker.part.subcommand()),
+                WorkerSpec::Log => "a log".into(),
             }),
             resources: ResourceView::from(&spec.work.resources),
             params: spec

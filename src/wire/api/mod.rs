@@ -142,6 +142,27 @@ impl From<u32> for TaskReference {
     }
 }
 
+/// An entry for a log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AppendRequest {
+    /// Names the entry: appended again under its key it is the same entry. 1 to 256 bytes.
+    pub key: String,
+    /// Any JSON, at most 64 KiB together with the key.
+    #[schema(value_type = Object)]
+    pub entry: serde_json::Value,
+    /// So many of the log's first entries are known not to have the key: they are not looked
+    /// through for it.
+    #[serde(default)]
+    pub known: u32,
+}
+
+/// The number of an entry, counted from 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Appended {
+    pub entry: u32,
+}
+
 /// How many failed tasks were given new attempts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Retried {

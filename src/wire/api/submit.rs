@@ -34,6 +34,10 @@ pub struct JobRequest {
     /// Tasks that differ, and need each other's results, in place of a command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tasks: Vec<TaskRequest>,
+    /// A log in place of a command: nothing runs, and its tasks are entries that
+    /// `/v1/jobs/{job}/entries` appends. Of all else it has a name only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub log: bool,
     #[serde(default)]
     pub params: Option<ParamsRequest>,
     #[serde(default = "one")]
@@ -246,6 +250,9 @@ pub enum BadJob {
 impl JobRequest {
     /// The job, to be submitted.
     pub fn into_draft(self) -> Result<JobDraft, BadJob> {
+        if self.log {
+            return Ok(JobDraft::log(&self.name));
+        }
         let worker = self.worker.map(WorkerRequest::into_worker).transpose()?;
         let programs = [
             !self.command.is_empty(),

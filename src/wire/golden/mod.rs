@@ -104,6 +104,7 @@ fn as_before(record: Record) -> Record {
             author: Author::default(),
             is_step: false,
             given_up: 0,
+            is_log: false,
             ..head
         }),
         Record::Task(task) => Record::Task(Arc::new(TaskRecord {

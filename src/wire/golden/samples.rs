@@ -318,14 +318,15 @@ fn workers() -> impl Iterator<Item = WorkerSpec> {
         class: "fit.py:Fit".into(),
         init: "{\"args\": [1]}".into(),
     };
-    let python = [
+    let others = [
+        WorkerSpec::Log,
         python(calls),
         python(WorkerRole::Pool {
             host: NODE,
             token: [5; 16],
         }),
     ];
-    Builtin::ALL.into_iter().map(builtin).chain(python)
+    Builtin::ALL.into_iter().map(builtin).chain(others)
 }
 
 fn order_for(worker: WorkerSpec) -> Message {
@@ -404,6 +405,12 @@ fn orders() -> Vec<Query> {
         Query::CancelTasks {
             job: JOB,
             tasks: vec![4, 5],
+        },
+        Query::Append {
+            job: JOB,
+            key: [7; 16],
+            known: 3,
+            value: "{\"key\":\"a\",\"entry\":1}".into(),
         },
         Query::Retry { job: JOB },
         Query::Saved {

@@ -54,6 +54,11 @@ impl Programs {
                     hint: "hint: `python` names an interpreter (3.9 or later) that every node has; `nodectl doctor` looks for it",
                 }
             }
+            WorkerSpec::Log => WorkerProgram {
+                command: vec!["false".into()],
+                name: "a log's task".into(),
+                hint: "hint: nothing of a log runs",
+            },
             WorkerSpec::Builtin(BuiltinWorker { part, .. }) => WorkerProgram {
                 command: vec![OF_SUPERVISOR.into(), part.subcommand().into()],
                 name: format!("`nodectl {}`", part.subcommand()),

@@ -180,6 +180,11 @@ fn init_message(worker: &WorkerSpec) -> Result<String, ErrorReport> {
                 "workers of pools are not called",
             ));
         }
+        WorkerSpec::Log => {
+            return Err(ErrorReport::without_exception(
+                "a log has no tasks that run",
+            ));
+        }
     };
     Ok(message.to_string())
 }

@@ -8,6 +8,7 @@ pub mod disks;
 pub mod gangs;
 pub mod graphs;
 pub mod kills;
+pub mod logs;
 pub mod pools;
 pub mod resync;
 pub mod retention;
@@ -28,6 +29,7 @@ pub fn all() -> Vec<Scenario> {
         gangs::ALL,
         graphs::ALL,
         kills::ALL,
+        logs::ALL,
         pools::ALL,
         resync::ALL,
         retention::ALL,

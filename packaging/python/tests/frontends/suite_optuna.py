@@ -1,10 +1,9 @@
-"""Studies of Optuna's over a pool. Optuna's own tests are of its parts (`StorageTestCase` of storages), none of which is replaced
-here."""
+"""Studies of Optuna's over a pool, and in a log of the cluster's: there its own tests of storages (`StorageTestCase`) have to pass."""
 
 import importlib.util
 import os
 
-NAME = "studies of Optuna's over a pool"
+NAME = "Optuna's tests of storages, and studies over a pool"
 
 
 def missing():
@@ -12,4 +11,5 @@ def missing():
 
 
 def arguments():
-    return [os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_nodectl_optuna.py")]
+    here = os.path.dirname(os.path.abspath(__file__))
+    return [os.path.join(here, name) for name in ("test_nodectl_optuna.py", "test_optuna_storage.py")]

@@ -55,6 +55,8 @@ pub fn answers() -> Vec<Answer> {
             changed_ms: 1_700_000_000_000,
         }]),
         Answer::Retried { tasks: 12 },
+        Answer::Appended { entry: 12 },
+        Answer::KeysUnknown { below: 11 },
         Answer::Roster(Box::new(roster())),
         Answer::History(load_page(2)),
         Answer::Events(events()),

@@ -189,6 +189,12 @@ fn tasks() -> Oversized {
         work,
         tasks,
     };
+    let append = ask(Query::Append {
+        job: JOB,
+        key: [1; 16],
+        known: 0,
+        value: "1".repeat(limits::MAX_RESULT_BYTES + 1),
+    });
     let cancel = ask(Query::CancelTasks {
         job: JOB,
         tasks: vec![1; limits::MAX_CANCELLED + 1],
@@ -208,6 +214,7 @@ fn tasks() -> Oversized {
     vec![
         (assign(None, vec![assignment; prefetch + 1]), prefetch),
         (assign(Some(Arc::new(without_command())), vec![]), 0),
+        (append, limits::MAX_RESULT_BYTES),
         (cancel, limits::MAX_CANCELLED),
         (metrics, limits::METRIC_POINTS),
         (refusal("x".repeat(most + 1)), most),

@@ -84,6 +84,7 @@ pub fn head() -> JobHead {
         tasks: 12,
         after: vec![JobId(1)],
         is_step: true,
+        is_log: true,
         done: 4,
         failed: 1,
         stopped: 2,

@@ -1,0 +1,347 @@
+//! Logs: jobs whose tasks are entries that users append, and of which nothing is dispatched. An
+//! entry is the result of a task, so it is written, copied and brought back like any other. What is
+//! more: entries have one order.
+//!
+//! Results of two sides of a partition have a join; orders have none. So a log has one coordinator
+//! at a time that takes entries. Its *voters* are the holders that its head names. An entry counts
+//! once it is on the disks of more than half of them, or of all whose processes are not known to
+//! have ended; and who takes over appends nothing, and tells of nothing, before it has heard as
+//! many. Two such sets of nodes have one in common, so it knows all that was told. A voter is
+//! replaced only when its process is known to have ended.
+
+use super::{Coordinator, stopping::Waiter};
+use crate::{
+    core::Core,
+    election::LOOK_AROUND,
+    io::{Asker, DiskEffect, Effect},
+    lattice::Lattice,
+};
+use nodectl_types::{
+    Answer, Attempt, NodeId, Outcome, QueryError, TaskIndex, TaskRecord, Time, limits,
+    query::EntryKey,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+/// Entries that do not count yet, at most; the others wait.
+const MOST_UNDER_WAY: u32 = 64;
+/// Users who wait for an entry to count, or to be taken in.
+const MOST_WAITING: usize = 1_024;
+/// Keys that are known here, at most: of the entries before these, users look for them.
+const MOST_KEYS: usize = 16_384;
+
+/// An entry that a user wants to append.
+#[derive(Debug)]
+pub struct Appended {
+    pub key: EntryKey,
+    /// None of so many entries has the key.
+    pub known: TaskIndex,
+    pub value: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    /// Voters of the claim before whose copies are here.
+    heard: BTreeSet<NodeId>,
+    /// The claim before said in this life of this node that it is a voter: then it had what
+    /// counted, and those whose processes have ended need not be heard. Who only reads so on its
+    /// own disk may have missed what counted since.
+    is_witness: bool,
+    /// When this node last saw too few members to begin a log.
+    few_at: Option<Time>,
+    /// Entries are taken: all that counted under earlier claims is here.
+    open: bool,
+    /// Behind the last entry.
+    end: TaskIndex,
+    /// So many of the first entries count.
+    counted: TaskIndex,
+    /// Of entries from `keys_from` on.
+    keys: BTreeMap<EntryKey, TaskIndex>,
+    keys_from: TaskIndex,
+    /// The keys in the order of their entries.
+    newest: VecDeque<EntryKey>,
+    coming: VecDeque<(Waiter, Appended)>,
+    waiting: Vec<(Waiter, TaskIndex)>,
+}
+
+impl Log {
+    pub(super) fn new(is_witness: bool) -> Self {
+        Self {
+            is_witness,
+            ..Self::default()
+        }
+    }
+
+    fn note_key(&mut self, key: EntryKey, entry: TaskIndex) {
+        self.keys.insert(key, entry);
+        self.newest.push_back(key);
+        while self.newest.len() > MOST_KEYS {
+            let oldest = self
+                .newest
+                .pop_front()
+                .and_then(|key| self.keys.remove(&key));
+            self.keys_from = oldest.map_or(self.keys_from, |entry| entry + 1);
+        }
+    }
+
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.coming.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Who waits for something that `is_over` says is to be waited for no longer.
+    fn dismiss(&mut self, is_over: impl Fn(&Waiter) -> bool) -> Vec<Asker> {
+        let (coming, rest): (Vec<_>, _) = std::mem::take(&mut self.coming)
+            .into_iter()
+            .partition(|(waiter, _)| is_over(waiter));
+        self.coming = rest.into();
+        let waiting = self.waiting.extract_if(.., |(waiter, _)| is_over(waiter));
+        let coming = coming.into_iter().map(|(waiter, _)| waiter.asker);
+        coming
+            .chain(waiting.map(|(waiter, _)| waiter.asker))
+            .collect()
+    }
+}
+
+impl Coordinator {
+    /// Appends an entry to the log, and answers when it counts, and all before it.
+    pub fn append(&mut self, core: &mut Core, asker: Asker, appended: Appended) {
+        let waiter = Waiter::new(core, asker);
+        let Some(log) = &mut self.log else {
+            let why = "it is no log: nothing can be appended to it";
+            return core.answer(asker, Err(QueryError::Refused(why.into())));
+        };
+        if log.coming.len() + log.waiting.len() >= MOST_WAITING {
+            let who = "the log, to which many others append,".to_string();
+            return core.answer(asker, Err(QueryError::Timeout(who)));
+        }
+        log.coming.push_back((waiter, appended));
+        self.wake(core);
+    }
+
+    /// Once a turn, before what was accepted is written.
+    pub(super) fn step_log(&mut self, core: &mut Core, lattice: &Lattice) {
+        self.open_log(core, lattice);
+        self.take_entries(core, lattice);
+    }
+
+    /// After what was written counts: who waits for it hears so.
+    pub(super) fn tell_log(&mut self, core: &mut Core, lattice: &Lattice) {
+        if !self.may_tell(core) {
+            return;
+        }
+        let Some(log) = self.log.as_mut().filter(|log| log.open) else {
+            return;
+        };
+        while lattice.is_done(log.counted) && !self.results.is_settling(log.counted) {
+            self.progress.ended(log.counted, true);
+            log.counted += 1;
+        }
+        let counts = |(_, entry): &mut (Waiter, TaskIndex)| *entry < log.counted;
+        let told: Vec<_> = log.waiting.extract_if(.., counts).collect();
+        for (waiter, entry) in told {
+            core.answer(waiter.asker, Ok(Answer::Appended { entry }));
+        }
+    }
+
+    /// A copy is here of one who held the log under an earlier claim.
+    pub(super) fn log_heard(&mut self, node: NodeId) {
+        if let Some(log) = &mut self.log {
+            log.heard.insert(node);
+        }
+    }
+
+    /// Whether all that counted under earlier claims is here, as far as those tell who are to be
+    /// heard. Other jobs wait for nobody who is away.
+    pub(super) fn has_heard_voters(&self, core: &Core) -> bool {
+        let Some(log) = &self.log else {
+            return true;
+        };
+        let is_heard = |node: &NodeId| log.heard.contains(node);
+        let need_not = |node: &NodeId| log.is_witness && core.members.is_over(*node);
+        log.open || is_quorum(core, &self.former, is_heard, need_not)
+    }
+
+    /// Those who are still to be heard before entries are taken.
+    pub(super) fn unheard_voters(&self) -> Vec<NodeId> {
+        let is_unheard = |node: &NodeId| {
+            let heard = self
+                .log
+                .as_ref()
+                .is_some_and(|log| log.heard.contains(node));
+            !heard
+        };
+        let former = self.former.iter().copied();
+        former
+            .filter(|node| self.log.is_some() && is_unheard(node))
+            .collect()
+    }
+
+    /// Whether what these nodes have, beside this one, may count.
+    pub(super) fn is_kept_by_quorum(&self, core: &Core, has: impl Fn(&NodeId) -> bool) -> bool {
+        let voters: BTreeSet<_> = self.head(core).replicas.iter().copied().collect();
+        let is_over = |node: &NodeId| core.members.is_over(*node);
+        self.log.is_none() || is_quorum(core, &voters, has, is_over)
+    }
+
+    /// Voters stay so, though they are away, until their processes are known to have ended.
+    pub(super) fn kept_voters(&self, core: &Core) -> Vec<NodeId> {
+        let named = self.head(core).replicas.iter().copied();
+        let stays = |node: &NodeId| *node != core.me && !core.members.is_over(*node);
+        named
+            .filter(|node| self.log.is_some() && stays(node))
+            .collect()
+    }
+
+    /// What another holder has and this claim did not learn before it took entries: it never
+    /// counted. An entry without a value takes its place, or it would come back.
+    pub(super) fn is_behind_log(
+        &mut self,
+        core: &Core,
+        lattice: &Lattice,
+        record: &TaskRecord,
+    ) -> bool {
+        let epoch = self.epoch;
+        let Some(log) = self.log.as_ref().filter(|log| log.open) else {
+            return false;
+        };
+        let (end, task) = (log.end, record.task);
+        if record.accepted >= epoch || task < end || task >= lattice.tasks() {
+            return false;
+        }
+        for entry in end..=task {
+            self.write_entry(core, entry, None);
+        }
+        if let Some(log) = &mut self.log {
+            log.end = task + 1;
+        }
+        true
+    }
+
+    /// All that counted is here: now the order goes on. A gap is what never counted.
+    fn open_log(&mut self, core: &mut Core, lattice: &Lattice) {
+        let is_ready = self.held_back(core).is_none();
+        if self.log.as_ref().is_none_or(|log| log.open) || !is_ready {
+            return;
+        }
+        let end = lattice.known_end().max(self.results.settling_end());
+        if end == 0 && !self.may_begin_log(core) {
+            return;
+        }
+        for entry in 0..end {
+            if !self.known_cell(lattice, entry).is_done() {
+                self.write_entry(core, entry, None);
+            }
+        }
+        // What may not have counted is to count more than what others may have in its place.
+        let last =
+            (end.saturating_sub(MOST_UNDER_WAY)..end).filter(|entry| lattice.is_done(*entry));
+        let last: Vec<_> = last.collect();
+        for chunk in last.chunk_by(|a, b| a / limits::DIGEST_CHUNK == b / limits::DIGEST_CHUNK) {
+            self.anew.extend(chunk);
+            core.effects.push(Effect::Disk(DiskEffect::SendRecords {
+                to: core.me,
+                job: self.job,
+                epoch: self.epoch,
+                chunk: chunk[0] / limits::DIGEST_CHUNK,
+                tasks: chunk.to_vec(),
+            }));
+        }
+        if let Some(log) = &mut self.log {
+            (log.open, log.end, log.keys_from) = (true, end, end);
+        }
+    }
+
+    /// A log that is begun on both sides of a cut would be two: only where more than half of the
+    /// members are it gets its first entry, and where they were not, once they have been for long
+    /// enough to tell what they know.
+    fn may_begin_log(&mut self, core: &Core) -> bool {
+        let alive = core.members.alive().len();
+        let is_few = 2 * alive <= alive + core.members.cut_off();
+        let Some(log) = &mut self.log else {
+            return false;
+        };
+        if is_few {
+            log.few_at = Some(core.mono());
+        }
+        log.few_at.is_none_or(|at| core.mono() - at >= LOOK_AROUND)
+    }
+
+    fn take_entries(&mut self, core: &mut Core, lattice: &Lattice) {
+        let is_over = self.head(core).phase.is_ended();
+        let is_ready = self.held_back(core).is_none();
+        let Some(mut log) = self.log.take() else {
+            return;
+        };
+        while log.open && (is_over || (is_ready && log.end - log.counted < MOST_UNDER_WAY)) {
+            let Some((waiter, appended)) = log.coming.pop_front() else {
+                break;
+            };
+            let known = log.keys.get(&appended.key).copied();
+            let answer = match known {
+                Some(entry) => {
+                    log.waiting.push((waiter, entry));
+                    continue;
+                }
+                None if appended.known < log.keys_from => Ok(Answer::KeysUnknown {
+                    below: log.keys_from,
+                }),
+                None if is_over => Err("the log is closed"),
+                None if log.end >= lattice.tasks() => Err("the log is full: begin another"),
+                None => {
+                    self.write_entry(core, log.end, Some(appended.value));
+                    log.note_key(appended.key, log.end);
+                    log.waiting.push((waiter, log.end));
+                    log.end += 1;
+                    continue;
+                }
+            };
+            let answer = answer.map_err(|why| QueryError::Refused(why.into()));
+            core.answer(waiter.asker, answer);
+        }
+        self.log = Some(log);
+    }
+
+    /// An entry is written like any result; one without a value holds the place of what never
+    /// counted.
+    fn write_entry(&mut self, core: &Core, entry: TaskIndex, value: Option<String>) {
+        let attempt = Attempt {
+            epoch: self.epoch,
+            number: 1,
+        };
+        let record = TaskRecord {
+            accepted: self.epoch,
+            started_ms: core.now.wall_ms,
+            value,
+            ..TaskRecord::plain(entry, attempt, core.me, Outcome::Done)
+        };
+        self.results.accept(Arc::new(record));
+    }
+
+    /// Who has waited for long enough for an entry to count.
+    pub(super) fn late_appenders(&mut self, core: &Core) -> Vec<Asker> {
+        let now = core.mono();
+        let log = self.log.as_mut();
+        log.map_or_else(Vec::new, |log| log.dismiss(|waiter| waiter.until <= now))
+    }
+
+    /// Everybody who waits for an entry to count.
+    pub(super) fn all_appenders(&mut self) -> Vec<Asker> {
+        let log = self.log.as_mut();
+        log.map_or_else(Vec::new, |log| log.dismiss(|_| true))
+    }
+}
+
+/// Whether voters that have something, and this node, are more than half of them all, or all that
+/// need it.
+fn is_quorum(
+    core: &Core,
+    voters: &BTreeSet<NodeId>,
+    has: impl Fn(&NodeId) -> bool,
+    need_not: impl Fn(&NodeId) -> bool,
+) -> bool {
+    let others = || voters.iter().filter(|node| **node != core.me);
+    let with = 1 + others().filter(|node| has(node)).count();
+    2 * with > 1 + others().count() || others().all(|node| has(node) || need_not(node))
+}

@@ -1,0 +1,117 @@
+//! Logs: one order, whoever dies and whatever is cut.
+
+use crate::{
+    logs::LogPlan,
+    plan::Act,
+    script::{Scenario, Script},
+};
+use nodectl_types::JobId;
+
+pub const ALL: &[Scenario] = &[
+    (
+        "logs::coordinators_die_one_after_the_other",
+        coordinators_die_one_after_the_other,
+    ),
+    ("logs::a_coordinator_is_cut_off", a_coordinator_is_cut_off),
+    (
+        "logs::the_smaller_side_of_a_cut_waits",
+        the_smaller_side_of_a_cut_waits,
+    ),
+    (
+        "logs::who_is_lost_for_good_is_waited_for_until_it_is_forgotten",
+        who_is_lost_for_good_is_waited_for_until_it_is_forgotten,
+    ),
+];
+
+/// A log that four writers append to, and its job.
+fn begin(script: &mut Script, entries: u32) -> JobId {
+    let plan = LogPlan {
+        writers: 4,
+        entries,
+    };
+    script.world.act(Act::Log(plan));
+    script.until(20.0, "the log is begun", |world| world.log_job(0).is_some());
+    script.world.log_job(0).expect("just waited for")
+}
+
+fn until_written(script: &mut Script, entries: u32) {
+    script.until(120.0, "entries are written", |world| {
+        world.log_entries(0) >= entries
+    });
+}
+
+pub fn coordinators_die_one_after_the_other() {
+    for seed in 1..=10 {
+        let mut script = Script::seeded(4, seed);
+        let job = begin(&mut script, 300);
+        for entries in [10, 200, 500, 900] {
+            until_written(&mut script, entries);
+            let coordinator = script.coordinator(job);
+            script.restart(coordinator, 0.1 * seed as f64);
+        }
+        script.settle();
+    }
+}
+
+pub fn a_coordinator_is_cut_off() {
+    for seed in 1..=10 {
+        let mut script = Script::seeded(5, seed);
+        let job = begin(&mut script, 300);
+        for entries in [10, 300, 600] {
+            until_written(&mut script, entries);
+            let coordinator = script.coordinator(job);
+            script.cut(&[coordinator], 12.0);
+            script.run(14.0);
+        }
+        script.settle();
+    }
+}
+
+/// Of three nodes that have it, one is beyond: the others go on. Of two, each waits for the other.
+pub fn the_smaller_side_of_a_cut_waits() {
+    let mut script = Script::of(2);
+    begin(&mut script, 2_000);
+    until_written(&mut script, 10);
+    script.cut(&[0], 30.0);
+    script.run(1.0);
+    let before = script.world.log_entries(0);
+    script.run(25.0);
+    assert_eq!(
+        script.world.log_entries(0),
+        before,
+        "nobody may go on alone"
+    );
+    script.settle();
+    let mut script = Script::of(3);
+    let job = begin(&mut script, 2_000);
+    until_written(&mut script, 10);
+    let coordinator = script.coordinator(job);
+    script.cut(&[coordinator], 60.0);
+    script.run(20.0);
+    let before = script.world.log_entries(0);
+    script.run(10.0);
+    assert!(script.world.log_entries(0) > before, "two of three go on");
+    script.settle();
+}
+
+pub fn who_is_lost_for_good_is_waited_for_until_it_is_forgotten() {
+    let mut script = Script::of(2);
+    let job = begin(&mut script, 2_000);
+    until_written(&mut script, 10);
+    let coordinator = script.coordinator(job);
+    // Nothing tells that it has ended, and not only become silent.
+    script.cut(&[coordinator], 600.0);
+    script.lose(coordinator);
+    script.run(20.0);
+    let before = script.world.log_entries(0);
+    script.run(20.0);
+    assert_eq!(
+        script.world.log_entries(0),
+        before,
+        "it may go on elsewhere"
+    );
+    script.world.act(Act::Forget);
+    script.until(60.0, "the other goes on", |world| {
+        world.log_entries(0) > before
+    });
+}
