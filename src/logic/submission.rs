@@ -443,14 +443,18 @@ fn is_same(head: &JobHead, spec: &JobSpec) -> Result<(), QueryError> {
 /// Fails unless some node has what each kind of the job's tasks needs.
 fn check_kinds(spec: &JobSpec, places: &[&NodeInfo]) -> Result<(), QueryError> {
     let all: Vec<_> = places.iter().map(|info| &info.resources).collect();
+    let mut first = 0;
     for kind in &spec.work.kinds {
         if all.iter().any(|resources| resources.fits(&kind.resources)) {
+            first += kind.tasks;
             continue;
         }
+        // The kind's own may be a template.
+        let name = spec.task_name(first).unwrap_or(kind.name.clone());
         let lacking = Resources::all_lack(&all, &kind.resources);
         let nowhere = || format!("no node satisfies `where = \"{}\"`", spec.place);
         let why = lacking.unwrap_or_else(nowhere);
-        return Err(QueryError::Unsatisfiable(format!("`{}`: {why}", kind.name)));
+        return Err(QueryError::Unsatisfiable(format!("`{name}`: {why}")));
     }
     Ok(())
 }
