@@ -37,6 +37,7 @@ fn main() {
     let options = DeviceOptions {
         validation: false,
         software: false,
+        learned: None,
     };
     match Device::any(&options)
         .map_err(Into::into)

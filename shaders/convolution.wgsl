@@ -29,6 +29,8 @@ struct Push {
 @group(0) @binding(3) var<storage, read_write> c: array<f32>;
 var<immediate> p: Push;
 
+// Workgroups in each dimension at most. A dispatch may be cut between them, so that none asks how many there are.
+const MOST_GROUPS = 65535u;
 const TILE = 32u;
 const STEP = 16u;
 // Four rows or columns to a vector; one more, so that neighbours in k are not in the same bank.
@@ -85,7 +87,6 @@ fn store4(row: u32, column: u32, sums: vec4<f32>, matrix: u32) {
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
-    @builtin(num_workgroups) ids: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
     let matrix = p.first + id.z;
@@ -95,11 +96,11 @@ fn main(
     let plane = batch * p.b_batch + group * p.b_group;
     let x = thread % 8u;
     let y = thread / 8u;
-    for (var column = id.x * TILE; column < p.n; column += ids.x * TILE) {
+    for (var column = id.x * TILE; column < p.n; column += MOST_GROUPS * TILE) {
         // Each invocation reads of one column of B, so that its place is found once.
         let own_column = column + thread % TILE;
         let own = split(own_column, p.n_area, p.n_width);
-        for (var row = id.y * TILE; row < p.m; row += ids.y * TILE) {
+        for (var row = id.y * TILE; row < p.m; row += MOST_GROUPS * TILE) {
             var c0 = vec4<f32>();
             var c1 = vec4<f32>();
             var c2 = vec4<f32>();

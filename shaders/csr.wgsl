@@ -7,7 +7,12 @@ struct Push {
     rows: u32, width: u32, nonzeros: u32,
     first_vector: u32, vectors: u32,
     lanes: u32,
+    // Of the matrix's elements those that are bound, and whether y has the sums of those before.
+    first_element: u32, elements: u32, adds: u32,
 }
+
+// Workgroups at most. A dispatch may be cut between them, so that none asks how many there are.
+const MOST_GROUPS = 65535u;
 
 @group(0) @binding(0) var<storage, read> starts: array<u32>;
 @group(0) @binding(1) var<storage, read> columns: array<u32>;
@@ -21,7 +26,6 @@ var<workgroup> sums: array<vec4<f32>, 256>;
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
     let per_group = 256u / p.lanes;
@@ -32,21 +36,24 @@ fn main(
     let x1 = p.x_at + (p.first_vector + min(1u, last)) * p.width;
     let x2 = p.x_at + (p.first_vector + min(2u, last)) * p.width;
     let x3 = p.x_at + (p.first_vector + min(3u, last)) * p.width;
-    for (var first = group.x * per_group; first < p.rows; first += groups.x * per_group) {
+    for (var first = group.x * per_group; first < p.rows; first += MOST_GROUPS * per_group) {
         let row = first + thread / p.lanes;
         var sum = vec4<f32>();
         if row < p.rows {
-            let end = min(starts[p.starts_at + row + 1u], p.nonzeros);
+            let end = min(min(starts[p.starts_at + row + 1u], p.nonzeros), p.first_element + p.elements);
+            let start = max(starts[p.starts_at + row], p.first_element) + lane;
+            let columns_at = p.columns_at - p.first_element;
+            let values_at = p.values_at - p.first_element;
             if p.vectors == 1u {
-                for (var j = starts[p.starts_at + row] + lane; j < end; j += p.lanes) {
-                    let column = min(columns[p.columns_at + j], p.width - 1u);
-                    sum.x = fma(values[p.values_at + j], x[x0 + column], sum.x);
+                for (var j = start; j < end; j += p.lanes) {
+                    let column = min(columns[columns_at + j], p.width - 1u);
+                    sum.x = fma(values[values_at + j], x[x0 + column], sum.x);
                 }
             } else {
-                for (var j = starts[p.starts_at + row] + lane; j < end; j += p.lanes) {
-                    let column = min(columns[p.columns_at + j], p.width - 1u);
+                for (var j = start; j < end; j += p.lanes) {
+                    let column = min(columns[columns_at + j], p.width - 1u);
                     let values4 = vec4<f32>(x[x0 + column], x[x1 + column], x[x2 + column], x[x3 + column]);
-                    sum = fma(vec4<f32>(values[p.values_at + j]), values4, sum);
+                    sum = fma(vec4<f32>(values[values_at + j]), values4, sum);
                 }
             }
         }
@@ -60,7 +67,11 @@ fn main(
         if lane == 0u && row < p.rows {
             sum = sums[thread];
             for (var v = 0u; v < p.vectors; v++) {
-                y[p.y_at + (p.first_vector + v) * p.rows + row] = sum[v];
+                let at = p.y_at + (p.first_vector + v) * p.rows + row;
+                if p.adds != 0u {
+                    sum[v] += y[at];
+                }
+                y[at] = sum[v];
             }
         }
         workgroupBarrier();

@@ -48,7 +48,6 @@ fn store_sums(row: u32, column: u32, thread: u32, base: u32) {
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
     let batch = p.first_batch + group.z;
@@ -60,7 +59,7 @@ fn main(
     let own_row = thread / 64u * 32u;
     let own_column = thread / 32u % 2u * 64u;
     let patch_at = thread / 32u * 256u;
-    for (var row = group.y * TILE; row < p.m; row += groups.y * TILE) {
+    for (var row = group.y * TILE; row < p.m; row += MOST_GROUPS * TILE) {
         var c00 = coop_mat16x16<f32, C>();
         var c01 = coop_mat16x16<f32, C>();
         var c02 = coop_mat16x16<f32, C>();

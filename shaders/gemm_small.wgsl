@@ -8,7 +8,6 @@ const THREADS = 64u;
 @compute @workgroup_size(THREADS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
     let batch = p.first_batch + group.z;
@@ -18,7 +17,7 @@ fn main(
     let column = group.x * TILE;
     let x = thread % 8u;
     let y = thread / 8u;
-    for (var row = group.y * TILE; row < p.m; row += groups.y * TILE) {
+    for (var row = group.y * TILE; row < p.m; row += MOST_GROUPS * TILE) {
         var c0 = vec4<f32>();
         var c1 = vec4<f32>();
         var c2 = vec4<f32>();

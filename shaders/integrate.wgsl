@@ -23,6 +23,9 @@ struct Push {
 @group(0) @binding(5) var<storage, read_write> sums: array<f32>;
 var<immediate> p: Push;
 
+// Workgroups at most. A dispatch may be cut between them, so that none asks how many there are.
+const MOST_GROUPS = 65535u;
+
 struct Sum { high: vec4<f32>, low: vec4<f32> }
 
 var<workgroup> shared_high: array<vec4<f32>, 128>;
@@ -77,7 +80,6 @@ fn store(sum: Sum, quantity: u32, row: u32, thread: u32) {
 @compute @workgroup_size(128)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
     let per_group = 128u / p.lanes;
@@ -86,7 +88,7 @@ fn main(
     let last = p.frames - 1u;
     let at = vec4<u32>(p.first_frame, min(p.first_frame + 1u, last), min(p.first_frame + 2u, last), min(p.first_frame + 3u, last))
         * p.pixels;
-    for (var first = group.x * per_group; first < p.bins; first += groups.x * per_group) {
+    for (var first = group.x * per_group; first < p.bins; first += MOST_GROUPS * per_group) {
         let row = first + thread / p.lanes;
         var signal = Sum();
         var variance = Sum();

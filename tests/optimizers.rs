@@ -185,6 +185,7 @@ fn an_optimizer_is_the_same_wherever_it_runs() {
     let options = DeviceOptions {
         validation: false,
         software: true,
+        learned: None,
     };
     let gpu = Device::any(&options).map(|device| Vulkan::new(device).expect("there is memory"));
     if let Err(error) = &gpu {

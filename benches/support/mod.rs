@@ -70,6 +70,7 @@ pub fn best_device() -> Option<Device> {
     let options = DeviceOptions {
         validation: false,
         software: true,
+        learned: None,
     };
     Device::any(&options)
         .map_err(|error| println!("  SKIPPED: no device for shaders: {error}"))

@@ -13,6 +13,9 @@ struct Push {
     first_batch: u32,
 }
 
+// Workgroups in each dimension at most. A dispatch may be cut between them, so that none asks how many there are.
+const MOST_GROUPS = 65535u;
+
 @group(0) @binding(0) var<storage, read> a: array<u32>;
 @group(0) @binding(1) var<storage, read> b: array<u32>;
 @group(0) @binding(2) var<storage, read> bias: array<f32>;

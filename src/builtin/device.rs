@@ -26,6 +26,7 @@ pub fn granted() -> Result<Option<Device>, CallError> {
             let options = DeviceOptions {
                 validation: false,
                 software: false,
+                learned: gpu::device::learned_folder(),
             };
             Device::open(uuid, &options)
                 .map(Some)
@@ -56,6 +57,7 @@ fn software() -> Result<Device, CallError> {
         &DeviceOptions {
             validation: false,
             software: true,
+            learned: gpu::device::learned_folder(),
         },
     )
     .map_err(|error| why(error.to_string()))
@@ -74,7 +76,7 @@ fn parse(text: &str) -> Option<[u8; 16]> {
 /// more use.
 pub fn failed(error: DeviceError) -> CallError {
     match error {
-        DeviceError::Lost(_) | DeviceError::TimedOut { .. } | DeviceError::OutOfMemory { .. } => {
+        DeviceError::Lost { .. } | DeviceError::TimedOut { .. } | DeviceError::OutOfMemory { .. } => {
             CallError::Device(error.to_string())
         }
         other => CallError::Task(other.to_string()),

@@ -299,7 +299,9 @@ mod tests {
             "--ignored",
             "--nocapture",
         ]);
+        let cache = tempfile::tempdir().unwrap();
         command.env("MEASURED_UUID", uuid);
+        command.env("XDG_CACHE_HOME", cache.path());
         ask(command, PLENTY)
     }
 

@@ -5,7 +5,7 @@
 use super::{
     device::{
         BufferBinding, Device, DeviceBuffer, DeviceError, DeviceOptions, KernelSource,
-        RecordingStep,
+        RecordingStep, learned_folder,
     },
     ops::{ElementKind, Engine, EngineError, Gemm as Product, Vulkan},
 };
@@ -38,8 +38,9 @@ pub fn measure(uuid: [u8; 16]) -> Result<GpuRates, DeviceError> {
     let device = Device::open(
         uuid,
         &DeviceOptions {
+            validation: false,
             software: true,
-            ..Default::default()
+            learned: learned_folder(),
         },
     )?;
     let sizes = match device.info().gpu.kind {
@@ -71,17 +72,17 @@ fn rates(device: &Device, sizes: RepetitionSizes) -> Result<GpuRates, DeviceErro
     let copy_s = seconds(device, &copy(device, bytes)?)?;
     let gemm_s = seconds(device, &gemm(device, sizes.n)?.step)?;
     let operations = 2.0 * f64::from(sizes.n).powi(3);
+    let engine = Vulkan::new(device.clone()).map_err(of_engine)?;
     Ok(GpuRates {
         // Read and written.
         copy_bytes_per_s: (2.0 * bytes as f64 / copy_s) as u64,
         gemm_f32_flops: (operations / gemm_s) as u64,
-        gemm_f16_flops: (operations / halves(device, sizes.n)?) as u64,
+        gemm_f16_flops: (operations / halves(&engine, sizes.n)?) as u64,
     })
 }
 
 /// How long a product of f16 matrices takes.
-fn halves(device: &Device, n: u32) -> Result<f64, DeviceError> {
-    let engine = Vulkan::new(device.clone()).map_err(of_engine)?;
+fn halves(engine: &Vulkan, n: u32) -> Result<f64, DeviceError> {
     let len = u64::from(n) * u64::from(n);
     let matrix = |kind: ElementKind| {
         engine
@@ -199,6 +200,7 @@ mod tests {
         match Device::any(&DeviceOptions {
             validation: true,
             software: true,
+            learned: None,
         }) {
             Ok(device) => Some(device),
             Err(error) => {

@@ -4,6 +4,7 @@
 //! example.
 
 use super::*;
+use super::{integrator::AnyEngine, vulkan::VulkanEngine};
 use nodectl_formats::{Array, ArrayLocation, Info, convert};
 use nodectl_gpu::device::{Device, DeviceOptions};
 use nodectl_types::Scalar;
@@ -397,10 +398,45 @@ fn vulkan_agrees_with_pyfai() {
     match Device::any(&DeviceOptions {
         validation: true,
         software: true,
+        learned: None,
     }) {
         Ok(device) => check(|| EngineChoice::Vulkan(device.clone()), 1, 1e-4, 3),
         Err(error) => eprintln!("SKIPPED: no Vulkan device: {error}"),
     }
+}
+
+/// A matrix that is larger than one binding goes to a device by parts, and gives the same bits.
+#[test]
+fn a_matrix_that_cannot_be_bound_whole_gives_the_same_sums() {
+    let device = match Device::any(&DeviceOptions {
+        validation: true,
+        software: true,
+        learned: None,
+    }) {
+        Ok(device) => device,
+        Err(error) => return eprintln!("SKIPPED: no Vulkan device: {error}"),
+    };
+    let settings = small(Splitting::Full);
+    let options = Options {
+        engine: EngineChoice::Vulkan(device.clone()),
+        ..Options::default()
+    };
+    let mut integrator =
+        Integrator::new(&settings, &Images::default(), options).expect("sound settings");
+    let values: Vec<u16> = (0..5 * 1200u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 20) as u16)
+        .collect();
+    let frames = Frames::new(Pixels::U16(&values), 5, [40, 30]).expect("frames");
+    let whole = integrator.integrate(&frames, &[]).expect("patterns");
+    // The constants of all pixels are 14,400 bytes; the matrix has some thousand elements.
+    let engine = VulkanEngine::with(device, 14_400).expect("a kernel");
+    integrator.set_engine(AnyEngine::Vulkan(engine));
+    let parts = integrator.integrate(&frames, &[]).expect("patterns");
+    let bits = |patterns: &[Patterns]| -> Vec<u32> {
+        let all = patterns.iter().flat_map(|pattern| &pattern.intensity);
+        all.map(|value| value.to_bits()).collect()
+    };
+    assert!(bits(&whole) == bits(&parts));
 }
 
 /// A detector of 40 × 30 pixels with the beam near its middle.

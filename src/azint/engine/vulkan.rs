@@ -15,6 +15,7 @@ use nodectl_gpu::device::{
 };
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::Range,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -43,6 +44,8 @@ impl From<DeviceError> for IntegrationError {
 pub(super) struct VulkanEngine {
     device: Device,
     kernel: Kernel,
+    /// The most bytes of a binding.
+    bindable: u64,
     /// One for each kind of dummies that frames have had: one, as a rule.
     plans: Mutex<Vec<Arc<Plan>>>,
 }
@@ -50,14 +53,18 @@ pub(super) struct VulkanEngine {
 /// What is prepared for frames with some kind of dummies.
 struct Plan {
     dummy: Dummy,
-    regions: Vec<Uploaded>,
+    /// In the order of regions and their bins.
+    parts: Vec<Uploaded>,
     constants: DeviceBuffer,
     /// Locked while a batch's calls are queued: they take effect in that order.
     slots: Mutex<Slots>,
 }
 
-/// A region's matrix on the device.
+/// Bins of a region, with their part of its matrix on the device: all of them, unless that is more
+/// than one binding has.
 struct Uploaded {
+    /// Its number.
+    region: usize,
     bins: usize,
     starts: DeviceBuffer,
     pixels: DeviceBuffer,
@@ -95,6 +102,12 @@ struct SumBatch {
 
 impl VulkanEngine {
     pub fn new(device: Device) -> Result<Self, IntegrationError> {
+        let bindable = device.info().limits.storage_range;
+        Self::with(device, bindable)
+    }
+
+    /// On a device of which one binding has at most so many bytes.
+    pub(super) fn with(device: Device, bindable: u64) -> Result<Self, IntegrationError> {
         let bytes = include_bytes!("../../../shaders/integrate.spv");
         let spirv: Vec<u32> = bytes
             .as_chunks::<4>()
@@ -112,6 +125,7 @@ impl VulkanEngine {
         Ok(Self {
             device,
             kernel,
+            bindable,
             plans: Mutex::default(),
         })
     }
@@ -132,7 +146,7 @@ impl VulkanEngine {
                 "a frame of {frame_bytes} bytes, and it takes {most} at once"
             )));
         }
-        let mut by_region: Vec<Vec<Vec<Sums>>> = plan.regions.iter().map(|_| Vec::new()).collect();
+        let mut by_region: Vec<Vec<Vec<Sums>>> = job.regions.iter().map(|_| Vec::new()).collect();
         let mut waiting = VecDeque::new();
         for bytes in bytes.chunks(at_once * frame_bytes) {
             if waiting.len() == SLOTS {
@@ -158,10 +172,7 @@ impl VulkanEngine {
 
     fn batch_bytes(&self) -> usize {
         let limits = &self.device.info().limits;
-        BATCH_BYTES
-            .min(limits.storage_range)
-            .min(limits.buffer_bytes) as usize
-            & !3
+        BATCH_BYTES.min(self.bindable).min(limits.buffer_bytes) as usize & !3
     }
 
     fn plan(&self, job: &EngineJob<'_>) -> Result<Arc<Plan>, IntegrationError> {
@@ -188,13 +199,13 @@ impl VulkanEngine {
             ]
         });
         let constants: Vec<f32> = constants.collect();
+        let mut parts = Vec::new();
+        for (number, region) in job.regions.iter().enumerate() {
+            self.upload_region(number, region, &mut parts)?;
+        }
         let plan = Arc::new(Plan {
             dummy: job.dummy,
-            regions: job
-                .regions
-                .iter()
-                .map(|region| self.upload_region(region))
-                .collect::<Result<_, _>>()?,
+            parts,
             constants: self.upload(bytemuck::cast_slice(&constants))?,
             slots: Mutex::default(),
         });
@@ -202,23 +213,37 @@ impl VulkanEngine {
         Ok(plan)
     }
 
-    fn upload_region(&self, region: &PreparedRegion) -> Result<Uploaded, IntegrationError> {
+    fn upload_region(
+        &self,
+        number: usize,
+        region: &PreparedRegion,
+        parts: &mut Vec<Uploaded>,
+    ) -> Result<(), IntegrationError> {
         let rows = region.rows();
-        Ok(Uploaded {
-            bins: region.matrix.bin_count,
-            starts: self.upload(bytemuck::cast_slice(&rows.starts))?,
-            pixels: self.upload(bytemuck::cast_slice(&rows.pixels))?,
-            weights: self.upload(bytemuck::cast_slice(&rows.weights))?,
-            shares: rows.pixels.len(),
-        })
+        for bins in cuts(&rows.starts, self.bindable / size_of::<u32>() as u64) {
+            let starts = &rows.starts[bins.start..=bins.end];
+            let (first, end) = (starts[0], starts[bins.len()]);
+            let starts: Vec<u32> = starts.iter().map(|start| start - first).collect();
+            let shares = first as usize..end as usize;
+            parts.push(Uploaded {
+                region: number,
+                bins: bins.len(),
+                starts: self.upload(bytemuck::cast_slice(&starts))?,
+                pixels: self.upload(bytemuck::cast_slice(&rows.pixels[shares.clone()]))?,
+                weights: self.upload(bytemuck::cast_slice(&rows.weights[shares.clone()]))?,
+                shares: shares.len(),
+            });
+        }
+        Ok(())
     }
 
     fn upload(&self, bytes: &[u8]) -> Result<DeviceBuffer, IntegrationError> {
-        let most = self.device.info().limits.storage_range;
+        let most = self.bindable;
         if bytes.len() as u64 > most {
             let size = bytes.len();
             return Err(IntegrationError::Gpu(format!(
-                "a matrix of {size} bytes, and it takes {most}; hint: engine = \"cpu\""
+                "one bin's pixels, or the constants of all, are {size} bytes, and it takes {most}; \
+                 hint: engine = \"cpu\""
             )));
         }
         let buffer = self.device.buffer((bytes.len() as u64).max(4))?;
@@ -268,7 +293,7 @@ impl VulkanEngine {
                 0..(frames * FLOATS * region.bins * size_of::<f32>()) as u64,
             )
         };
-        let sums = plan.regions.iter().zip(&slot.sums).map(download).collect();
+        let sums = plan.parts.iter().zip(&slot.sums).map(download).collect();
         drop(slots);
         // A failure of the first two fails what follows, and is told from there.
         drop((upload, run));
@@ -288,13 +313,13 @@ impl VulkanEngine {
         let sums_bytes =
             |region: &Uploaded| (frames * FLOATS * region.bins * size_of::<f32>()) as u64;
         let is_enough = slots.get(index).is_some_and(|slot| {
-            let mut sums = slot.sums.iter().zip(&plan.regions);
+            let mut sums = slot.sums.iter().zip(&plan.parts);
             slot.frames.bytes() >= wanted
                 && sums.all(|(sums, region)| sums.bytes() >= sums_bytes(region))
         });
         if !is_enough {
             let sums = plan
-                .regions
+                .parts
                 .iter()
                 .map(|region| self.device.buffer(sums_bytes(region)));
             let sums = sums.collect::<Result<_, _>>()?;
@@ -323,7 +348,7 @@ impl VulkanEngine {
     ) -> Result<DeviceRecording, IntegrationError> {
         let has_dummy = job.dummy.is_some();
         let mut steps = Vec::new();
-        for (region, sums) in plan.regions.iter().zip(&slot.sums) {
+        for (region, sums) in plan.parts.iter().zip(&slot.sums) {
             let lanes = (region.shares / region.bins / 4)
                 .next_power_of_two()
                 .clamp(1, GROUP);
@@ -380,10 +405,14 @@ fn finish(
     batch: SumBatch,
     by_region: &mut [Vec<Vec<Sums>>],
 ) -> Result<(), IntegrationError> {
-    for ((region, pending), frames) in plan.regions.iter().zip(batch.sums).zip(by_region) {
+    // Further parts of a region lengthen what its first has left.
+    let before: Vec<usize> = by_region.iter().map(Vec::len).collect();
+    for (region, pending) in plan.parts.iter().zip(batch.sums) {
+        let frames = &mut by_region[region.region];
         let bytes = pending.wait(LIMIT)?;
         let floats: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
-        for frame in floats.chunks(FLOATS * region.bins).take(batch.frames) {
+        let own = floats.chunks(FLOATS * region.bins).take(batch.frames);
+        for (number, frame) in (before[region.region]..).zip(own) {
             let sum = |quantity: usize, bin: usize| {
                 let at = 2 * quantity * region.bins + bin;
                 f64::from(frame[at]) + f64::from(frame[at + region.bins])
@@ -395,10 +424,30 @@ fn finish(
                 norm2: sum(3, bin),
                 count: sum(4, bin),
             };
-            frames.push((0..region.bins).map(bin).collect());
+            if number == frames.len() {
+                frames.push(Vec::with_capacity(region.bins));
+            }
+            frames[number].extend((0..region.bins).map(bin));
         }
     }
     Ok(())
+}
+
+/// Bins that follow each other with at most `most` elements together, or one that has more.
+fn cuts(starts: &[u32], most: u64) -> Vec<Range<usize>> {
+    let bins = starts.len() - 1;
+    let (mut cuts, mut first) = (Vec::new(), 0);
+    while first < bins {
+        let within = |start: &u32| u64::from(start - starts[first]) <= most;
+        // What their own starts take counts, too.
+        let end = first + starts[first + 1..].partition_point(within);
+        let end = end
+            .min(first + (most as usize).saturating_sub(1))
+            .clamp(first + 1, bins);
+        cuts.push(first..end);
+        first = end;
+    }
+    cuts
 }
 
 fn kind(pixels: &Pixels<'_>) -> u32 {
@@ -427,4 +476,28 @@ fn padded(bytes: &[u8]) -> Bytes {
     whole.extend_from_slice(bytes);
     whole.resize(bytes.len().next_multiple_of(4), 0);
     whole.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_of_a_matrix_are_all_of_it_and_fit(
+            counts in prop::collection::vec(0u32..40, 1..60), most in 1u64..100,
+        ) {
+            let mut starts = vec![0];
+            starts.extend(counts.iter().scan(0, |sum, count| { *sum += count; Some(*sum) }));
+            let mut next = 0;
+            for bins in cuts(&starts, most) {
+                prop_assert!(bins.start == next && bins.end > bins.start);
+                next = bins.end;
+                let shares = u64::from(starts[bins.end] - starts[bins.start]);
+                prop_assert!(bins.len() == 1 || (shares <= most && bins.len() as u64 <= most));
+            }
+            prop_assert_eq!(next, counts.len());
+        }
+    }
 }

@@ -16,10 +16,9 @@ pub enum DeviceError {
     )]
     /// No device that was asked for, by UUID or at all.
     NoSuchDevice { wanted: String, there: String },
-    #[error(
-        "the GPU was lost: {0}\nhint: see `dmesg`; the driver reset it, or it fell off the bus"
-    )]
-    Lost(String),
+    #[error("the GPU was lost: {what}\nhint: {}", lost_hint(*.ran))]
+    /// The driver has given the device up, after a submission had run for `ran`, if one had.
+    Lost { what: String, ran: Option<Duration> },
     #[error(
         "no memory for {wanted} bytes on the GPU{}\nhint: use smaller tiles, or fewer workers a GPU",
         .free.map(|free| format!(", {free} are free")).unwrap_or_default()
@@ -43,7 +42,47 @@ pub(crate) fn no_loader(why: &str) -> String {
     )
 }
 
+/// What runs for longer meets the watchdogs of drivers: 2 s, some of them 10.
+const WATCHED: Duration = Duration::from_millis(1500);
+
+fn lost_hint(ran: Option<Duration>) -> &'static str {
+    match ran {
+        Some(ran) if ran >= WATCHED => {
+            "most likely the driver's watchdog, which ends what runs for some seconds: the same \
+             work is cut into shorter dispatches from now on, unless its workgroups are long by \
+             themselves; see `dmesg`"
+        }
+        _ => {
+            "most likely heat, power or the driver itself: `nodectl top` shows the temperature, \
+             `dmesg` what the driver said"
+        }
+    }
+}
+
 impl DeviceError {
+    pub(super) fn lost(what: impl fmt::Display) -> Self {
+        Self::Lost {
+            what: what.to_string(),
+            ran: None,
+        }
+    }
+
+    /// What a failure in the middle of work means: the device is of no more use. `work` had run for
+    /// so long.
+    pub(super) fn ended_by(self, work: &str, ran: Duration) -> Self {
+        let what = match self {
+            Self::Lost { what, .. } => what,
+            other => other.to_string(),
+        };
+        Self::Lost {
+            what: format!(
+                "{what}, after {work} had run for {:.1} s",
+                ran.as_secs_f64()
+            ),
+            ran: Some(ran),
+        }
+    }
+
     pub(super) fn timed_out(limit: Duration, what: &str) -> Self {
         Self::TimedOut {
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
@@ -57,14 +96,14 @@ impl DeviceError {
 
     /// Whether nothing more can be done with the device.
     pub(super) fn is_final(&self) -> bool {
-        matches!(self, Self::Lost(_) | Self::TimedOut { .. })
+        matches!(self, Self::Lost { .. } | Self::TimedOut { .. })
     }
 }
 
 /// The translation of a Vulkan result to what it means for whoever was `doing` something.
 pub(super) fn refused<E: Into<Validated<VulkanError>>>(doing: &str) -> impl Fn(E) -> DeviceError {
     move |error| match error.into() {
-        Validated::Error(VulkanError::DeviceLost) => DeviceError::Lost(doing.into()),
+        Validated::Error(VulkanError::DeviceLost) => DeviceError::lost(doing),
         Validated::Error(VulkanError::OutOfDeviceMemory | VulkanError::OutOfHostMemory) => {
             DeviceError::OutOfMemory {
                 wanted: 0,

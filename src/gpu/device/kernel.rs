@@ -3,7 +3,9 @@
 
 use super::{
     DeviceError, DeviceInfo,
+    cut::KernelId,
     error::refused,
+    pipeline,
     reflect::{self, Buffers},
 };
 use half::f16;
@@ -73,6 +75,10 @@ pub(super) struct CompiledKernel {
     /// Bytes of push constants.
     pub(super) push_bytes: u32,
     workgroup: [u32; 3],
+    /// What is learned of it goes by this.
+    pub(super) id: KernelId,
+    /// Whether its workgroups may be dispatched by and by: it does not ask how many there are.
+    pub(super) divides: bool,
 }
 
 impl Kernel {
@@ -120,7 +126,7 @@ impl Kernels {
             return Ok(kernel.clone());
         }
         // The module's parser was not made for hostile input.
-        let compiled = catch_unwind(AssertUnwindSafe(|| compile(device, info, source)));
+        let compiled = catch_unwind(AssertUnwindSafe(|| compile(device, info, source, hash)));
         let compiled =
             compiled.unwrap_or_else(|_| Err(DeviceError::invalid("its SPIR-V is malformed")));
         let kernel = compiled.map_err(|error| named(source.name, error))?;
@@ -165,6 +171,7 @@ fn compile(
     device: &Arc<Device>,
     info: &DeviceInfo,
     source: &KernelSource<'_>,
+    hash: blake3::Hash,
 ) -> Result<Kernel, DeviceError> {
     let spirv =
         Spirv::new(source.spirv).map_err(|error| match std::error::Error::source(&error) {
@@ -187,10 +194,14 @@ fn compile(
         .map_err(|error| refused("its bindings")(error.error))?;
     let layout = PipelineLayout::new(device.clone(), layouts)
         .map_err(refused::<Validated<VulkanError>>("its bindings"))?;
+    let divides = !reflect::asks_for_count(&spirv);
+    let entry = stage.entry_point.clone();
     let create = ComputePipelineCreateInfo::stage_layout(stage, layout.clone());
-    let pipeline = ComputePipeline::new(device.clone(), None, create).map_err(refused::<
-        Validated<VulkanError>,
-    >(
+    let pipeline = match divides {
+        true => pipeline::divisible(&entry, create).map_err(Validated::Error),
+        false => ComputePipeline::new(device.clone(), None, create),
+    };
+    let pipeline = pipeline.map_err(refused::<Validated<VulkanError>>(
         "the driver cannot compile it",
     ))?;
     Ok(Kernel(Arc::new(CompiledKernel {
@@ -200,6 +211,8 @@ fn compile(
         buffers,
         push_bytes,
         workgroup,
+        id: hash.as_bytes()[..16].try_into().expect("16 of 32 bytes"),
+        divides,
     })))
 }
 

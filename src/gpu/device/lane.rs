@@ -10,16 +10,79 @@ use vulkano::{
     sync::semaphore::{Semaphore, SemaphoreCreateInfo, SemaphoreType, SemaphoreWaitInfo},
 };
 
+/// The calls of a driver that tell that a device is lost. Tests have others in their place.
+pub(super) trait LaneDriver: Send + Sync {
+    /// Submits in order.
+    ///
+    /// # Safety
+    /// All that the submissions point to lives until they have ended.
+    unsafe fn submit(
+        &self,
+        queue: &Arc<Queue>,
+        submissions: &[vk::SubmitInfo<'_>],
+    ) -> Result<(), DeviceError>;
+
+    /// Whether a timeline came to a number within `limit`.
+    fn wait(&self, timeline: &Semaphore, number: u64, limit: Duration)
+    -> Result<bool, DeviceError>;
+}
+
+/// What there is.
+pub(super) struct VulkanDriver;
+
+impl LaneDriver for VulkanDriver {
+    unsafe fn submit(
+        &self,
+        queue: &Arc<Queue>,
+        submissions: &[vk::SubmitInfo<'_>],
+    ) -> Result<(), DeviceError> {
+        queue.with(|_guard| {
+            let submit = queue.device().fns().v1_0.queue_submit;
+            // SAFETY: the queue is locked by the guard; the rest is the caller's to see to.
+            let result = unsafe {
+                submit(
+                    queue.handle(),
+                    submissions.len() as u32,
+                    submissions.as_ptr(),
+                    vk::Fence::null(),
+                )
+            };
+            result
+                .result()
+                .map_err(|error| refused::<VulkanError>("submitting work")(error.into()))
+        })
+    }
+
+    fn wait(
+        &self,
+        timeline: &Semaphore,
+        number: u64,
+        limit: Duration,
+    ) -> Result<bool, DeviceError> {
+        let info = SemaphoreWaitInfo {
+            value: number,
+            ..Default::default()
+        };
+        match timeline.wait(info, Some(limit)) {
+            Ok(()) => Ok(true),
+            Err(Validated::Error(VulkanError::Timeout)) => Ok(false),
+            Err(error) => Err(refused::<Validated<VulkanError>>("waiting for it")(error)),
+        }
+    }
+}
+
 /// A place on a lane's timeline: reached when the submission with that number, and all before it,
 /// have ended.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Point {
     pub(super) timeline: Arc<Semaphore>,
     pub(super) number: u64,
+    driver: Arc<dyn LaneDriver>,
 }
 
 pub(super) struct Lane {
     pub(super) queue: Arc<Queue>,
+    driver: Arc<dyn LaneDriver>,
     timeline: Arc<Semaphore>,
     submitted: u64,
 }
@@ -31,7 +94,10 @@ pub(super) struct LaneSubmission<'a> {
 }
 
 impl Lane {
-    pub(super) fn new(queue: &Arc<Queue>) -> Result<Self, DeviceError> {
+    pub(super) fn new(
+        queue: &Arc<Queue>,
+        driver: &Arc<dyn LaneDriver>,
+    ) -> Result<Self, DeviceError> {
         let create = SemaphoreCreateInfo {
             semaphore_type: SemaphoreType::Timeline,
             ..Default::default()
@@ -43,6 +109,7 @@ impl Lane {
         ))?;
         Ok(Self {
             queue: queue.clone(),
+            driver: driver.clone(),
             timeline: Arc::new(timeline),
             submitted: 0,
         })
@@ -53,6 +120,7 @@ impl Lane {
         Point {
             timeline: self.timeline.clone(),
             number,
+            driver: self.driver.clone(),
         }
     }
 
@@ -74,23 +142,10 @@ impl Lane {
             .zip(&mut timelines)
             .map(|(parts, timeline)| parts.info(timeline))
             .collect();
-        self.queue.with(|_guard| {
-            let submit = self.queue.device().fns().v1_0.queue_submit;
-            // SAFETY: the queue is locked by the guard; all handles belong to live objects of its
-            // device, which whoever submits keeps until the point is reached; `infos` points into
-            // `parts` and `timelines`, which outlive the call.
-            let result = unsafe {
-                submit(
-                    self.queue.handle(),
-                    infos.len() as u32,
-                    infos.as_ptr(),
-                    vk::Fence::null(),
-                )
-            };
-            result
-                .result()
-                .map_err(|error| refused::<VulkanError>("submitting work")(error.into()))
-        })?;
+        // SAFETY: all handles belong to live objects of the queue's device, which whoever submits
+        // keeps until the point is reached; `infos` points into `parts` and `timelines`, which
+        // outlive the call.
+        unsafe { self.driver.submit(&self.queue, &infos) }?;
         self.submitted += submissions.len() as u64;
         Ok(())
     }
@@ -144,14 +199,6 @@ impl SubmitParts {
 impl Point {
     /// Whether it was reached within `limit`.
     pub(super) fn wait(&self, limit: Duration) -> Result<bool, DeviceError> {
-        let info = SemaphoreWaitInfo {
-            value: self.number,
-            ..Default::default()
-        };
-        match self.timeline.wait(info, Some(limit)) {
-            Ok(()) => Ok(true),
-            Err(Validated::Error(VulkanError::Timeout)) => Ok(false),
-            Err(error) => Err(refused::<Validated<VulkanError>>("waiting for it")(error)),
-        }
+        self.driver.wait(&self.timeline, self.number, limit)
     }
 }

@@ -18,7 +18,7 @@ use vulkano::{
     },
     device::{Device, DeviceOwned},
     memory::{
-        DeviceAlignment,
+        DeviceAlignment, MemoryPropertyFlags,
         allocator::{
             AllocationCreateInfo, DeviceLayout, MemoryAllocatePreference, MemoryAllocatorError,
             MemoryTypeFilter, StandardMemoryAllocator,
@@ -217,9 +217,14 @@ impl MemoryPool {
                 transfer,
                 MemoryTypeFilter::PREFER_HOST.union(MemoryTypeFilter::HOST_SEQUENTIAL_WRITE),
             ),
+            // Also where a device has no memory that both sees it and caches it.
             MemoryKind::FromDevice => (
                 transfer,
-                MemoryTypeFilter::PREFER_HOST.union(MemoryTypeFilter::HOST_RANDOM_ACCESS),
+                MemoryTypeFilter {
+                    required_flags: MemoryPropertyFlags::HOST_VISIBLE,
+                    preferred_flags: MemoryPropertyFlags::HOST_CACHED,
+                    not_preferred_flags: MemoryPropertyFlags::DEVICE_LOCAL,
+                },
             ),
         };
         let sharing = match self.families.as_slice() {

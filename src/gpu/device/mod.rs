@@ -9,21 +9,30 @@
 //! | `thread` | the thread that submits and the one that answers |
 //! | `lane` | a Vulkan queue and its timeline |
 //! | `memory` | `Buffer`, pools of device memory, staging memory |
-//! | `kernel`, `reflect` | compiled kernels and what they expect |
+//! | `kernel`, `pipeline`, `reflect` | compiled kernels and what they expect |
 //! | `recording`, `hazards` | `Step`, its checks, its barriers |
+//! | `recorded`, `commands` | what was recorded, and the command buffers that are submitted |
+//! | `cut`, `pace` | how much is submitted at once |
+//! | `learned` | what is known of kernels on this device, from process to process |
 //! | `error` | `DeviceError` |
 //!
 //! Calls take effect in order, as if one after the other. Where a device has queues for transfers,
 //! those of buffers that a run does not touch overlap it; timeline semaphores order the rest.
 
 mod calls;
+mod commands;
+mod cut;
 mod error;
 mod hazards;
 pub(super) mod info;
 mod kernel;
 mod lane;
+mod learned;
 mod memory;
 pub(super) mod open;
+mod pace;
+mod pipeline;
+mod recorded;
 mod recording;
 mod reflect;
 #[cfg(test)]
@@ -35,18 +44,22 @@ pub use error::DeviceError;
 pub(super) use error::{NO_DRIVER, no_loader};
 pub use info::{CooperativeShape, DeviceFeatures, DeviceInfo, DeviceLimits};
 pub use kernel::{Constant, Kernel, KernelSource};
+pub use learned::learned_folder;
 pub use memory::DeviceBuffer;
 pub use recording::{BufferBinding, DeviceRecording, RecordingStep};
 
 use bytes::Bytes;
 use calls::{Calls, DeviceCall};
+use commands::CommandWriter;
 use kernel::Kernels;
+use learned::Learned;
 use memory::{MemoryKind, MemoryPool, Staging};
 use open::{Messages, Opened, Wanted};
 use recording::DeviceRecorder;
 use std::{
     fmt,
     ops::Range,
+    path::PathBuf,
     sync::{Arc, OnceLock, mpsc::Receiver},
     time::Duration,
 };
@@ -71,6 +84,9 @@ pub struct DeviceOptions {
     pub validation: bool,
     /// Software devices may be taken.
     pub software: bool,
+    /// The folder where what is learned of devices stays, for the next process: how long kernels
+    /// take, and which ways are fast. It is made if it is missing.
+    pub learned: Option<PathBuf>,
 }
 
 /// A GPU. Clones name the same one; it ends with the last.
@@ -80,8 +96,9 @@ pub struct Device(Arc<DeviceHandle>);
 struct DeviceHandle {
     kernels: Kernels,
     memory: Arc<MemoryPool>,
-    commands: Arc<StandardCommandBufferAllocator>,
+    writer: CommandWriter,
     sets: Arc<StandardDescriptorSetAllocator>,
+    learned: Arc<Learned>,
     calls: Arc<Calls>,
     failure: Arc<DeviceFailure>,
     ended: std::sync::Mutex<Receiver<()>>,
@@ -102,7 +119,7 @@ impl Device {
     /// `NoLoader` and `NoDriver` where Vulkan is not installed; `NoSuchDevice`, which tells what is
     /// there.
     pub fn open(uuid: [u8; 16], options: &DeviceOptions) -> Result<Self, DeviceError> {
-        Self::start(open::open(Wanted::Uuid(uuid), options)?)
+        Self::start(open::open(Wanted::Uuid(uuid), options)?, options)
     }
 
     /// Opens the best device: discrete before integrated before virtual, software last and only if
@@ -111,10 +128,10 @@ impl Device {
     /// # Errors
     /// As `open`.
     pub fn any(options: &DeviceOptions) -> Result<Self, DeviceError> {
-        Self::start(open::open(Wanted::Best, options)?)
+        Self::start(open::open(Wanted::Best, options)?, options)
     }
 
-    fn start(opened: Opened) -> Result<Self, DeviceError> {
+    fn start(opened: Opened, options: &DeviceOptions) -> Result<Self, DeviceError> {
         let device = &opened.device;
         let allocator = Arc::new(StandardMemoryAllocator::new_default(device.clone()));
         let mut families: Vec<u32> = opened
@@ -130,10 +147,15 @@ impl Device {
         );
         let pool = |kind, keep| MemoryPool::new(&allocator, &families, kind, largest, keep);
         let staging = |kind| Staging::new(pool(kind, STAGING_BYTES), STAGING_BYTES);
-        let commands = Arc::new(StandardCommandBufferAllocator::new(
-            device.clone(),
-            Default::default(),
-        ));
+        let writer = || CommandWriter {
+            device: device.clone(),
+            commands: Arc::new(StandardCommandBufferAllocator::new(
+                device.clone(),
+                Default::default(),
+            )),
+            family: opened.queues[0].queue_family_index(),
+        };
+        let learned = Arc::new(Learned::open(options.learned.as_deref(), &opened.info));
         let failure = Arc::new(DeviceFailure {
             error: OnceLock::new(),
             messages: opened.messages.clone(),
@@ -142,10 +164,8 @@ impl Device {
         let setup = thread::Setup {
             calls: calls.clone(),
             failure: failure.clone(),
-            commands: Arc::new(StandardCommandBufferAllocator::new(
-                device.clone(),
-                Default::default(),
-            )),
+            writer: writer(),
+            learned: learned.clone(),
             to_device: staging(MemoryKind::ToDevice),
             from_device: staging(MemoryKind::FromDevice),
         };
@@ -157,7 +177,8 @@ impl Device {
                 device.clone(),
                 Default::default(),
             )),
-            commands,
+            writer: writer(),
+            learned,
             calls,
             failure,
             ended: ended.into(),
@@ -227,20 +248,18 @@ impl Device {
     }
 
     /// Checks the steps, and records them with a barrier before each one that depends on an earlier
-    /// one.
+    /// one. A run of them is cut into submissions of about 200 ms, also between the workgroups of a
+    /// dispatch, by what is known of how long its kernels take here; a kernel that asks for the
+    /// number of workgroups cannot be cut.
     ///
     /// # Errors
     /// `Invalid` names the step and what is wrong with it; nothing has reached the GPU then.
     pub fn record(&self, steps: Vec<RecordingStep>) -> Result<DeviceRecording, DeviceError> {
-        let opened = &self.0.opened;
-        let family = opened.queues[0].queue_family_index();
-        let (commands, sets) = (&self.0.commands, &self.0.sets);
         let recorder = DeviceRecorder {
-            device: &opened.device,
-            info: &opened.info,
-            commands,
-            sets,
-            family,
+            writer: &self.0.writer,
+            info: self.info(),
+            sets: &self.0.sets,
+            learned: &self.0.learned,
         };
         let recording = recorder.record(steps)?;
         self.0.failure.verdict()?;
@@ -282,6 +301,22 @@ impl Device {
             },
             pending,
         )
+    }
+
+    /// The longest that a submission of kernels has taken since this was last asked.
+    pub fn take_longest(&self) -> Duration {
+        self.0.learned.take_longest()
+    }
+
+    /// Which way of doing `what` was found to be the fastest here, by this process or an earlier
+    /// one.
+    pub(super) fn choice(&self, what: &str) -> Option<String> {
+        self.0.learned.choice(what)
+    }
+
+    /// Notes which way of doing `what` is the fastest here.
+    pub(super) fn choose(&self, what: &str, way: &str) {
+        self.0.learned.choose(what, way);
     }
 
     /// Reads bytes of a buffer.
@@ -381,6 +416,6 @@ impl DeviceFailure {
     }
 
     fn ended() -> DeviceError {
-        DeviceError::Lost("its thread has ended".into())
+        DeviceError::lost("its thread has ended")
     }
 }

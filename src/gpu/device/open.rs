@@ -5,6 +5,7 @@ use super::{
     DeviceError, DeviceOptions,
     error::refused,
     info::{self, DeviceInfo},
+    lane::{LaneDriver, VulkanDriver},
     memory::LANES,
 };
 use nodectl_types::{Gpu, GpuKind};
@@ -39,6 +40,7 @@ pub(super) struct Opened {
     pub(super) device: Arc<Device>,
     /// The queue of each lane; the same one several times where the device has no more.
     pub(super) queues: [Arc<Queue>; LANES],
+    pub(super) driver: Arc<dyn LaneDriver>,
     /// Whether transfers have queues of their own.
     pub(super) transfers_apart: bool,
     pub(super) info: DeviceInfo,
@@ -76,6 +78,7 @@ pub(super) fn open(wanted: Wanted, options: &DeviceOptions) -> Result<Opened, De
     Ok(Opened {
         device,
         queues: families.lanes(queues.collect()),
+        driver: Arc::new(VulkanDriver),
         transfers_apart,
         info,
         messages,

@@ -1,29 +1,28 @@
-//! Recordings: steps that were checked, given their barriers and written into a command buffer
-//! once, to be run many times.
+//! Recordings: steps that are checked and given their barriers once, to be run many times.
 
 use super::{
     DeviceError, DeviceInfo,
+    commands::CommandWriter,
+    cut::StepSize,
     error::refused,
     hazards::{BufferAccess, Hazards},
     kernel::{CompiledKernel, Kernel},
+    learned::Learned,
     memory::DeviceBuffer,
+    recorded::{Recorded, RecordedStep, RecordedWork},
 };
-use ash::vk;
-use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, Mutex},
+};
 use vulkano::{
-    Validated, ValidationError, VulkanError, VulkanObject,
-    buffer::Subbuffer,
-    command_buffer::{
-        BufferCopy, CommandBuffer, CommandBufferBeginInfo, CommandBufferLevel, CommandBufferUsage,
-        CopyBufferInfo, RecordingCommandBuffer, allocator::StandardCommandBufferAllocator,
-    },
+    Validated, VulkanError,
     descriptor_set::{
         DescriptorBufferInfo, DescriptorSet, WriteDescriptorSet,
         allocator::StandardDescriptorSetAllocator,
     },
-    device::{Device, DeviceOwned},
-    pipeline::PipelineBindPoint,
-    sync::{AccessFlags, DependencyInfo, MemoryBarrier, PipelineStages},
+    device::Device,
 };
 
 /// One thing that a recording does. Steps take effect in order; those that do not depend on each
@@ -79,38 +78,18 @@ impl BufferBinding {
 #[derive(Clone, Debug)]
 pub struct DeviceRecording(pub(super) Arc<Recorded>);
 
-pub(super) struct Recorded {
-    pub(super) commands: CommandBuffer,
-    /// Every buffer once.
-    pub(super) buffers: Vec<DeviceBuffer>,
-    kernels: Vec<Kernel>,
-    /// Kept for the commands.
-    _sets: Vec<Arc<DescriptorSet>>,
-}
-
-impl fmt::Debug for Recorded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Recorded {{ kernels: {:?}, buffers: {:?} }}",
-            self.kernels, self.buffers
-        )
-    }
-}
-
 impl DeviceRecording {
     pub(super) fn device(&self) -> &Arc<Device> {
-        self.0.commands.device()
+        &self.0.device
     }
 }
 
 /// What recording needs of the device.
 pub(super) struct DeviceRecorder<'a> {
-    pub(super) device: &'a Arc<Device>,
+    pub(super) writer: &'a CommandWriter,
     pub(super) info: &'a DeviceInfo,
-    pub(super) commands: &'a Arc<StandardCommandBufferAllocator>,
     pub(super) sets: &'a Arc<StandardDescriptorSetAllocator>,
-    pub(super) family: u32,
+    pub(super) learned: &'a Learned,
 }
 
 impl DeviceRecorder<'_> {
@@ -119,87 +98,70 @@ impl DeviceRecorder<'_> {
             self.check(step)
                 .map_err(|why| DeviceError::Invalid(format!("step {index}: {why}")))?;
         }
-        let mut commands = begin(
-            self.commands,
-            self.family,
-            CommandBufferUsage::SimultaneousUse,
-        )?;
         let mut hazards = Hazards::default();
         let mut buffers = BTreeMap::new();
-        let (mut kernels, mut sets) = (Vec::new(), Vec::new());
+        let (mut recorded, mut sizes) = (Vec::new(), Vec::new());
         for step in steps {
-            let accesses = accesses(&step);
-            if hazards.add(&accesses) {
-                barrier(&mut commands)?;
-            }
-            buffers.extend(
-                buffers_of(&step)
-                    .into_iter()
-                    .map(|buffer| (buffer.0.number, buffer.clone())),
-            );
-            match step {
-                RecordingStep::Dispatch {
-                    kernel,
-                    bindings,
-                    push,
-                    groups,
-                } => {
-                    sets.extend(self.dispatch(
-                        &mut commands,
-                        &kernel.0,
-                        bindings,
-                        &push,
-                        groups,
-                    )?);
-                    kernels.push(kernel);
-                }
-                RecordingStep::Copy {
-                    from,
-                    from_offset,
-                    to,
-                    to_offset,
-                    bytes,
-                } => {
-                    copy(
-                        &mut commands,
-                        &from.0.memory,
-                        from_offset,
-                        &to.0.memory,
-                        to_offset,
-                        bytes,
-                    )?;
-                }
-                RecordingStep::Fill {
-                    buffer,
-                    range,
-                    value,
-                } => fill(&mut commands, &buffer.0.memory, range, value)?,
-            }
+            let waits = hazards.add(&accesses(&step));
+            let of_step = buffers_of(&step).into_iter();
+            buffers.extend(of_step.map(|buffer| (buffer.0.number, buffer.clone())));
+            sizes.push(size(&step));
+            let work = self.prepare(step)?;
+            recorded.push(RecordedStep { waits, work });
         }
-        let commands = end(commands)?;
-        let buffers = buffers.into_values().collect();
-        Ok(DeviceRecording(Arc::new(Recorded {
-            commands,
-            buffers,
-            kernels,
-            _sets: sets,
-        })))
+        let recorded = Recorded {
+            steps: recorded,
+            sizes,
+            buffers: buffers.into_values().collect(),
+            device: self.writer.device.clone(),
+            cut: Mutex::default(),
+        };
+        recorded.cut(self.writer, self.learned)?;
+        Ok(DeviceRecording(Arc::new(recorded)))
     }
 
-    fn dispatch(
+    fn prepare(&self, step: RecordingStep) -> Result<RecordedWork, DeviceError> {
+        Ok(match step {
+            RecordingStep::Dispatch {
+                kernel,
+                bindings,
+                push,
+                groups: _,
+            } => RecordedWork::Dispatch {
+                sets: self.bind(&kernel.0, bindings)?,
+                kernel,
+                push,
+            },
+            RecordingStep::Copy {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                bytes,
+            } => RecordedWork::Copy {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                bytes,
+            },
+            RecordingStep::Fill {
+                buffer,
+                range,
+                value,
+            } => RecordedWork::Fill {
+                buffer,
+                range,
+                value,
+            },
+        })
+    }
+
+    fn bind(
         &self,
-        commands: &mut RecordingCommandBuffer,
         kernel: &CompiledKernel,
         bindings: Vec<BufferBinding>,
-        push: &[u8],
-        groups: [u32; 3],
-    ) -> Result<Vec<Arc<DescriptorSet>>, DeviceError> {
-        if groups.contains(&0) {
-            return Ok(Vec::new());
-        }
-        // SAFETY: the recording keeps the pipeline; the device has the features it needs, else it
-        // had not been made.
-        unsafe { commands.bind_pipeline_compute(&kernel.pipeline) }.map_err(not_recorded)?;
+    ) -> Result<Vec<(u32, Arc<DescriptorSet>)>, DeviceError> {
         let mut writes: BTreeMap<u32, Vec<WriteDescriptorSet>> = BTreeMap::new();
         for binding in bindings {
             let info = DescriptorBufferInfo {
@@ -211,35 +173,19 @@ impl DeviceRecorder<'_> {
                 .or_default()
                 .push(WriteDescriptorSet::buffer_with_range(binding.binding, info));
         }
-        let mut sets = Vec::new();
-        for (set, writes) in writes {
+        let made = writes.into_iter().map(|(set, writes)| {
             let layout = kernel.layout.set_layouts()[set as usize].clone();
             let made = DescriptorSet::new(self.sets.clone(), layout, writes, [])
                 .map_err(refused::<Validated<VulkanError>>("binding buffers"))?;
-            // SAFETY: the recording keeps the set, and the set its buffers.
-            unsafe {
-                commands.bind_descriptor_sets(
-                    PipelineBindPoint::Compute,
-                    &kernel.layout,
-                    set,
-                    &[made.as_raw()],
-                    &[],
-                )
-            }
-            .map_err(not_recorded)?;
-            sets.push(made);
-        }
-        push_constants(commands, kernel, push);
-        // SAFETY: everything that the kernel declares is bound, and `check` compared the counts
-        // with the limits.
-        unsafe { commands.dispatch(groups) }.map_err(not_recorded)?;
-        Ok(sets)
+            Ok((set, made))
+        });
+        made.collect()
     }
 
     fn check(&self, step: &RecordingStep) -> Result<(), String> {
         if buffers_of(step)
             .iter()
-            .any(|buffer| buffer.device() != self.device)
+            .any(|buffer| buffer.device() != &self.writer.device)
         {
             return Err("a buffer of another device".into());
         }
@@ -287,7 +233,7 @@ impl DeviceRecorder<'_> {
         groups: [u32; 3],
     ) -> Result<(), String> {
         let name = kernel.name();
-        if kernel.device() != self.device {
+        if kernel.device() != &self.writer.device {
             return Err(format!("kernel `{name}` of another device"));
         }
         let limit = self.info.limits.workgroup_count;
@@ -369,6 +315,21 @@ impl DeviceRecorder<'_> {
     }
 }
 
+fn size(step: &RecordingStep) -> StepSize {
+    match step {
+        RecordingStep::Dispatch { kernel, groups, .. } => StepSize {
+            kernel: Some(kernel.0.id),
+            groups: *groups,
+            divides: kernel.0.divides,
+        },
+        RecordingStep::Copy { .. } | RecordingStep::Fill { .. } => StepSize {
+            kernel: None,
+            groups: [0; 3],
+            divides: false,
+        },
+    }
+}
+
 /// The whole range, if it lies in the buffer.
 pub(super) fn inside(buffer: &DeviceBuffer, offset: u64, bytes: u64) -> Result<Range<u64>, String> {
     let range = offset..offset.saturating_add(bytes);
@@ -422,130 +383,4 @@ fn accesses(step: &RecordingStep) -> Vec<BufferAccess> {
         ],
         RecordingStep::Fill { buffer, range, .. } => vec![access(buffer, range.clone(), true)],
     }
-}
-
-/// A command buffer, whose first command waits for everything that was submitted to its queue
-/// before.
-pub(super) fn begin(
-    allocator: &Arc<StandardCommandBufferAllocator>,
-    family: u32,
-    usage: CommandBufferUsage,
-) -> Result<RecordingCommandBuffer, DeviceError> {
-    let info = CommandBufferBeginInfo {
-        usage,
-        ..Default::default()
-    };
-    let commands =
-        RecordingCommandBuffer::new(allocator.clone(), family, CommandBufferLevel::Primary, info);
-    let mut commands =
-        commands.map_err(refused::<Validated<VulkanError>>("beginning to record"))?;
-    barrier(&mut commands)?;
-    Ok(commands)
-}
-
-pub(super) fn end(commands: RecordingCommandBuffer) -> Result<CommandBuffer, DeviceError> {
-    // SAFETY: what was recorded is complete and checked; submitting it keeps what it uses.
-    unsafe { commands.end() }.map_err(refused("recording"))
-}
-
-/// Later commands see all that earlier ones wrote, and begin when those have ended.
-fn barrier(commands: &mut RecordingCommandBuffer) -> Result<(), DeviceError> {
-    let all = PipelineStages::ALL_COMMANDS;
-    let access = AccessFlags::MEMORY_READ | AccessFlags::MEMORY_WRITE;
-    let barrier = MemoryBarrier {
-        src_stages: all,
-        src_access: access,
-        dst_stages: all,
-        dst_access: access,
-        ..Default::default()
-    };
-    let dependency = DependencyInfo {
-        memory_barriers: [barrier].into_iter().collect(),
-        ..Default::default()
-    };
-    // SAFETY: a global barrier outside of render passes names no resources.
-    unsafe { commands.pipeline_barrier(&dependency) }.map_err(not_recorded)?;
-    Ok(())
-}
-
-/// What was written becomes visible to the host once it knows that the submission has ended.
-pub(super) fn barrier_to_host(commands: &mut RecordingCommandBuffer) -> Result<(), DeviceError> {
-    let barrier = MemoryBarrier {
-        src_stages: PipelineStages::ALL_TRANSFER,
-        src_access: AccessFlags::TRANSFER_WRITE,
-        dst_stages: PipelineStages::HOST,
-        dst_access: AccessFlags::HOST_READ,
-        ..Default::default()
-    };
-    let dependency = DependencyInfo {
-        memory_barriers: [barrier].into_iter().collect(),
-        ..Default::default()
-    };
-    // SAFETY: a global barrier outside of render passes names no resources.
-    unsafe { commands.pipeline_barrier(&dependency) }.map_err(not_recorded)?;
-    Ok(())
-}
-
-/// Both ranges lie in their buffers.
-pub(super) fn copy(
-    commands: &mut RecordingCommandBuffer,
-    from: &Subbuffer<[u8]>,
-    from_offset: u64,
-    to: &Subbuffer<[u8]>,
-    to_offset: u64,
-    bytes: u64,
-) -> Result<(), DeviceError> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    let region = BufferCopy {
-        src_offset: from_offset,
-        dst_offset: to_offset,
-        size: bytes,
-        ..Default::default()
-    };
-    let mut info = CopyBufferInfo::buffers(from.clone(), to.clone());
-    info.regions = [region].into_iter().collect();
-    // SAFETY: the caller keeps both until the command buffer has run for the last time.
-    unsafe { commands.copy_buffer(&info) }.map_err(not_recorded)?;
-    Ok(())
-}
-
-/// The range lies in the buffer and is aligned to 4 bytes.
-pub(super) fn fill(
-    commands: &mut RecordingCommandBuffer,
-    buffer: &Subbuffer<[u8]>,
-    range: Range<u64>,
-    value: u32,
-) -> Result<(), DeviceError> {
-    if range.is_empty() {
-        return Ok(());
-    }
-    let words = buffer.clone().slice(range).reinterpret::<[u32]>();
-    // SAFETY: the caller keeps the buffer until the command buffer has run for the last time.
-    unsafe { commands.fill_buffer(&words, value) }.map_err(not_recorded)?;
-    Ok(())
-}
-
-fn push_constants(commands: &mut RecordingCommandBuffer, kernel: &CompiledKernel, push: &[u8]) {
-    let functions = commands.device().fns();
-    for range in kernel.layout.push_constant_ranges() {
-        let bytes = &push[range.offset as usize..][..range.size as usize];
-        // SAFETY: handles of live objects; the range is one of the layout's, and `push` has its
-        // bytes.
-        unsafe {
-            (functions.v1_0.cmd_push_constants)(
-                commands.handle(),
-                kernel.layout.handle(),
-                vk::ShaderStageFlags::COMPUTE,
-                range.offset,
-                range.size,
-                bytes.as_ptr().cast(),
-            );
-        }
-    }
-}
-
-fn not_recorded(why: Box<ValidationError>) -> DeviceError {
-    DeviceError::Invalid(format!("recording: {why}"))
 }

@@ -2,7 +2,7 @@
 //! write one, and how many bytes a buffer must have for the shader's own declarations.
 
 use std::collections::BTreeMap;
-use vulkano::shader::spirv::{Decoration, Id, Instruction, Spirv, StorageClass};
+use vulkano::shader::spirv::{BuiltIn, Decoration, Id, Instruction, Spirv, StorageClass};
 
 /// By set and binding.
 pub(super) type Buffers = BTreeMap<(u32, u32), BufferUse>;
@@ -31,6 +31,20 @@ pub(super) fn buffers(spirv: &Spirv) -> Buffers {
         known.min_bytes = known.min_bytes.min(found.min_bytes);
     }
     buffers
+}
+
+/// Whether the module has the number of workgroups that were dispatched.
+pub(super) fn asks_for_count(spirv: &Spirv) -> bool {
+    let is_count = |instruction: &Instruction| {
+        let (Instruction::Decorate { decoration, .. }
+        | Instruction::MemberDecorate { decoration, .. }) = instruction
+        else {
+            return false;
+        };
+        let count = BuiltIn::NumWorkgroups;
+        matches!(decoration, Decoration::BuiltIn { built_in } if *built_in == count)
+    };
+    spirv.decorations().iter().any(is_count)
 }
 
 fn buffer(spirv: &Spirv, variable: &Instruction) -> Option<((u32, u32), BufferUse)> {

@@ -1,29 +1,30 @@
 //! The device's threads. The first takes calls, makes submissions of them and never waits for the
-//! GPU, except for staging memory. The second waits for submissions to end, in order, and answers.
+//! GPU, except for staging memory, and while a kernel is new. The second waits for submissions to end, in order, and answers.
 //! What a submission uses is kept until then.
 
 use super::{
     DeviceError, DeviceFailure,
     calls::{Calls, DeviceCall, Reply},
+    commands::{self, CommandWriter},
+    cut::Place,
     lane::{Lane, LaneSubmission, Point},
+    learned::Learned,
     memory::{DeviceBuffer, LANES, Staging, StagingPiece},
     open::Opened,
-    recording::{self, DeviceRecording},
+    recorded::RecordingPart,
+    recording::DeviceRecording,
 };
 use std::{
     ops::Range,
     sync::{
         Arc,
         atomic::Ordering,
-        mpsc::{Receiver, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
-use vulkano::command_buffer::{
-    CommandBuffer, CommandBufferUsage, RecordingCommandBuffer,
-    allocator::StandardCommandBufferAllocator,
-};
+use vulkano::command_buffer::{CommandBuffer, CommandBufferUsage, RecordingCommandBuffer};
 
 /// Larger transfers are cut, so that copying by the CPU and by the GPU overlap.
 const CHUNK_BYTES: u64 = 8 << 20;
@@ -42,7 +43,8 @@ const FROM_DEVICE: usize = 2;
 pub(super) struct Setup {
     pub(super) calls: Arc<Calls>,
     pub(super) failure: Arc<DeviceFailure>,
-    pub(super) commands: Arc<StandardCommandBufferAllocator>,
+    pub(super) writer: CommandWriter,
+    pub(super) learned: Arc<Learned>,
     pub(super) to_device: Arc<Staging>,
     pub(super) from_device: Arc<Staging>,
 }
@@ -52,7 +54,7 @@ pub(super) fn start(setup: Setup, opened: &Opened) -> Result<Receiver<()>, Devic
     let lanes = opened
         .queues
         .iter()
-        .map(Lane::new)
+        .map(|queue| Lane::new(queue, &opened.driver))
         .collect::<Result<Vec<_>, _>>()?;
     let (flights, landings) = sync_channel(MAX_IN_FLIGHT);
     let (alive, ended) = sync_channel(0);
@@ -61,6 +63,7 @@ pub(super) fn start(setup: Setup, opened: &Opened) -> Result<Receiver<()>, Devic
         spawned.map_err(|error| DeviceError::Invalid(format!("starting the GPU's thread: {error}")))
     };
     let (failure, also_alive) = (setup.failure.clone(), alive.clone());
+    let learned = setup.learned.clone();
     let submitter = Submitter {
         setup,
         transfers_apart: opened.transfers_apart,
@@ -74,7 +77,7 @@ pub(super) fn start(setup: Setup, opened: &Opened) -> Result<Receiver<()>, Devic
         "gpu-end",
         Box::new(move || {
             let _alive = alive;
-            land(&landings, &failure);
+            land(&landings, &failure, &learned);
         }),
     )?;
     spawn(
@@ -98,7 +101,12 @@ struct InFlight {
 }
 
 enum Commands {
-    Replayed(DeviceRecording),
+    /// A part of a recording, and of how many.
+    Replayed {
+        recording: DeviceRecording,
+        part: Arc<RecordingPart>,
+        one_of: usize,
+    },
     Once(CommandBuffer),
 }
 
@@ -122,6 +130,7 @@ enum AfterSubmission {
 /// A submission that was made.
 struct Landing {
     point: Point,
+    submitted: Instant,
     flight: InFlight,
 }
 
@@ -143,7 +152,7 @@ impl Drop for Submitter {
         if thread::panicking() {
             self.setup
                 .failure
-                .set(DeviceError::Lost("its thread panicked".into()));
+                .set(DeviceError::lost("its thread panicked"));
         }
         self.setup.calls.abandon();
     }
@@ -168,27 +177,19 @@ impl Submitter {
             DeviceCall::Zero { buffer } => {
                 if let Err(error) = self.zero(buffer) {
                     // Nobody waits for this call, and nobody may find other contents than zeros.
-                    self.setup.failure.set(DeviceError::Lost(error.to_string()));
+                    self.setup.failure.set(DeviceError::lost(error));
                 }
             }
             DeviceCall::Run { recording, reply } => {
-                let buffers = recording.0.buffers.clone();
-                self.plan(
-                    COMPUTE,
-                    Commands::Replayed(recording),
-                    buffers,
-                    AfterSubmission::Answer(reply),
-                );
+                if let Err(error) = self.run_recording(&recording, &reply) {
+                    let _ = reply.try_send(Err(error));
+                }
             }
-            DeviceCall::Settle { reply } => match self.begin(COMPUTE).and_then(recording::end) {
-                Ok(nothing) => self.plan(
-                    COMPUTE,
-                    Commands::Once(nothing),
-                    Vec::new(),
-                    AfterSubmission::Answer(reply),
-                ),
-                Err(error) => drop(reply.try_send(Err(error))),
-            },
+            DeviceCall::Settle { reply } => {
+                if let Err(error) = self.nothing(&reply) {
+                    let _ = reply.try_send(Err(error));
+                }
+            }
             DeviceCall::Upload {
                 to,
                 offset,
@@ -209,14 +210,103 @@ impl Submitter {
         }
     }
 
+    fn run_recording(
+        &mut self,
+        recording: &DeviceRecording,
+        reply: &Reply<()>,
+    ) -> Result<(), DeviceError> {
+        let (writer, learned) = (&self.setup.writer, &self.setup.learned);
+        let Some(cut) = recording.0.cut(writer, learned)? else {
+            return self.explore(recording, reply);
+        };
+        if cut.parts.is_empty() {
+            return self.nothing(reply);
+        }
+        let one_of = cut.parts.len();
+        for (index, part) in cut.parts.iter().enumerate() {
+            let then = match index + 1 == one_of {
+                true => AfterSubmission::Answer(reply.clone()),
+                false => AfterSubmission::Nothing,
+            };
+            let commands = Commands::Replayed {
+                recording: recording.clone(),
+                part: part.clone(),
+                one_of,
+            };
+            self.plan(COMPUTE, commands, &recording.0.buffers, then);
+        }
+        Ok(())
+    }
+
+    /// Runs a recording with kernels of which too little is known to say how much of them may be
+    /// submitted: a part after the other, each waited for.
+    fn explore(
+        &mut self,
+        recording: &DeviceRecording,
+        reply: &Reply<()>,
+    ) -> Result<(), DeviceError> {
+        let (recorded, learned) = (&recording.0, self.setup.learned.clone());
+        let mut place = Place::default();
+        while let Some(part) = recorded.next_part(&mut place, &learned) {
+            let tells = part.tells;
+            let part = Arc::new(self.setup.writer.part(recorded, part)?);
+            if tells {
+                self.settle()?;
+            }
+            let commands = Commands::Replayed {
+                recording: recording.clone(),
+                part,
+                one_of: 1,
+            };
+            self.plan(
+                COMPUTE,
+                commands,
+                &recorded.buffers,
+                AfterSubmission::Nothing,
+            );
+            if tells {
+                self.settle()?;
+            }
+        }
+        self.nothing(reply)
+    }
+
+    /// Answers when everything that was submitted before has ended.
+    fn nothing(&mut self, reply: &Reply<()>) -> Result<(), DeviceError> {
+        let nothing = Commands::Once(commands::end(self.begin(COMPUTE)?)?);
+        let then = AfterSubmission::Answer(reply.clone());
+        self.plan(COMPUTE, nothing, &[], then);
+        Ok(())
+    }
+
+    /// Waits until everything that was submitted has ended, and what it teaches is known.
+    fn settle(&mut self) -> Result<(), DeviceError> {
+        let (reply, ended) = sync_channel(1);
+        self.nothing(&reply)?;
+        drop(reply);
+        self.flush();
+        loop {
+            match ended.recv_timeout(LOOK_UP) {
+                Ok(verdict) => return verdict,
+                Err(RecvTimeoutError::Disconnected) => return Err(DeviceFailure::ended()),
+                // Whoever waits for a call gives the device up in time.
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(error) = self.setup.failure.get() {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
     fn zero(&mut self, buffer: DeviceBuffer) -> Result<(), DeviceError> {
         let mut commands = self.begin(COMPUTE)?;
         let memory = &buffer.0.memory;
-        recording::fill(&mut commands, memory, 0..memory.size(), 0)?;
+        commands::fill(&mut commands, memory, 0..memory.size(), 0)?;
         self.plan(
             COMPUTE,
-            Commands::Once(recording::end(commands)?),
-            vec![buffer],
+            Commands::Once(commands::end(commands)?),
+            &[buffer],
             AfterSubmission::Nothing,
         );
         Ok(())
@@ -238,8 +328,8 @@ impl Submitter {
             let stage = self.stage(&staging, length)?;
             write(&stage, chunk)?;
             let mut commands = self.begin(lane)?;
-            recording::copy(&mut commands, &stage.memory, 0, &to.0.memory, at, length)?;
-            let commands = Commands::Once(recording::end(commands)?);
+            commands::copy(&mut commands, &stage.memory, 0, &to.0.memory, at, length)?;
+            let commands = Commands::Once(commands::end(commands)?);
             let reply = if chunks.peek().is_none() {
                 Some(reply.clone())
             } else {
@@ -248,7 +338,7 @@ impl Submitter {
             self.plan(
                 lane,
                 commands,
-                vec![to.clone()],
+                std::slice::from_ref(to),
                 AfterSubmission::Uploaded { stage, reply },
             );
             at += length;
@@ -274,7 +364,7 @@ impl Submitter {
             let staging = self.setup.from_device.clone();
             let stage = self.stage(&staging, length)?;
             let mut commands = self.begin(lane)?;
-            recording::copy(
+            commands::copy(
                 &mut commands,
                 &from.0.memory,
                 range.start + at,
@@ -282,8 +372,8 @@ impl Submitter {
                 0,
                 length,
             )?;
-            recording::barrier_to_host(&mut commands)?;
-            let commands = Commands::Once(recording::end(commands)?);
+            commands::barrier_to_host(&mut commands)?;
+            let commands = Commands::Once(commands::end(commands)?);
             let reply = if at + length == total {
                 Some(reply.clone())
             } else {
@@ -295,7 +385,7 @@ impl Submitter {
                 total,
                 reply,
             };
-            self.plan(lane, commands, vec![from.clone()], then);
+            self.plan(lane, commands, std::slice::from_ref(from), then);
             at += length;
         }
         Ok(())
@@ -319,8 +409,8 @@ impl Submitter {
 
     fn begin(&self, lane: usize) -> Result<RecordingCommandBuffer, DeviceError> {
         let family = self.lanes[lane].queue.queue_family_index();
-        recording::begin(
-            &self.setup.commands,
+        commands::begin(
+            &self.setup.writer.commands,
             family,
             CommandBufferUsage::OneTimeSubmit,
         )
@@ -331,7 +421,7 @@ impl Submitter {
         &mut self,
         lane: usize,
         commands: Commands,
-        buffers: Vec<DeviceBuffer>,
+        buffers: &[DeviceBuffer],
         then: AfterSubmission,
     ) {
         self.planned[lane] += 1;
@@ -350,14 +440,13 @@ impl Submitter {
                 after.push(self.lanes[other].point(last));
             }
         }
-        for buffer in &buffers {
+        for buffer in buffers {
             buffer.0.last_use[lane].store(number, Ordering::Relaxed);
         }
         // A recording keeps its buffers itself.
-        let buffers = if matches!(commands, Commands::Replayed(_)) {
-            Vec::new()
-        } else {
-            buffers
+        let buffers = match &commands {
+            Commands::Replayed { .. } => Vec::new(),
+            Commands::Once(_) => buffers.to_vec(),
         };
         self.batch.push(InFlight {
             lane,
@@ -387,24 +476,42 @@ impl Submitter {
             debug_assert_eq!(lane.submitted() + 1, same_lane[0].number);
             if let Err(error) = lane.submit(&submissions) {
                 // What was submitted before is still in use by the GPU and must outlive it.
-                self.setup.failure.set(DeviceError::Lost(error.to_string()));
+                self.setup.failure.set(match error {
+                    lost @ DeviceError::Lost { .. } => lost,
+                    other => DeviceError::lost(other),
+                });
                 std::mem::forget(batch);
                 return;
             }
         }
+        let submitted = Instant::now();
         for flight in batch {
             let point = self.lanes[flight.lane].point(flight.number);
             // Fails only if the other thread has panicked; then the callers are told by their
             // dropped replies.
-            let _ = self.flights.send(Landing { point, flight });
+            let _ = self.flights.send(Landing {
+                point,
+                submitted,
+                flight,
+            });
         }
     }
 }
 
 impl Commands {
+    /// For people.
+    fn name(&self) -> String {
+        match self {
+            Self::Replayed {
+                recording, part, ..
+            } => recording.0.name(part),
+            Self::Once(_) => "a transfer".into(),
+        }
+    }
+
     fn get(&self) -> &CommandBuffer {
         match self {
-            Self::Replayed(recording) => &recording.0.commands,
+            Self::Replayed { part, .. } => &part.commands,
             Self::Once(commands) => commands,
         }
     }
@@ -420,13 +527,25 @@ fn write(stage: &StagingPiece, bytes: &[u8]) -> Result<(), DeviceError> {
 }
 
 /// The second thread: answers in order, as submissions end.
-fn land(landings: &Receiver<Landing>, failure: &DeviceFailure) {
+fn land(landings: &Receiver<Landing>, failure: &DeviceFailure, learned: &Learned) {
     let mut read = Vec::new();
-    for Landing { point, flight } in landings {
+    let mut last_end: Option<Instant> = None;
+    for Landing {
+        point,
+        submitted,
+        flight,
+    } in landings
+    {
         let ended = wait(&point);
-        if let Err(error) = &ended {
-            failure.set(DeviceError::Lost(error.to_string()));
-        }
+        let now = Instant::now();
+        let began = last_end.map_or(submitted, |end| end.max(submitted));
+        last_end = Some(now);
+        learn(&flight, now - began, ended.is_ok(), learned);
+        let ended = ended.map_err(|error| {
+            let error = error.ended_by(&flight.commands.name(), now - began);
+            failure.set(error.clone());
+            error
+        });
         let verdict = ended.and_then(|()| failure.verdict());
         match flight.then {
             AfterSubmission::Nothing => {}
@@ -451,6 +570,19 @@ fn land(landings: &Receiver<Landing>, failure: &DeviceFailure) {
                     reply.map(|reply| reply.try_send(verdict.map(|()| std::mem::take(&mut read))));
             }
         }
+    }
+}
+
+/// What a submission that ran for so long, and has ended well or not, says of its kernels.
+fn learn(flight: &InFlight, took: Duration, is_well: bool, learned: &Learned) {
+    // What has waited for another lane says little.
+    let Commands::Replayed { part, one_of, .. } = &flight.commands else {
+        return;
+    };
+    match is_well {
+        true if flight.after.is_empty() => learned.took(&part.shares, took, *one_of),
+        true => {}
+        false => learned.died(&part.shares, took),
     }
 }
 

@@ -176,13 +176,56 @@ impl Operation for Csr {
             .next_power_of_two()
             .clamp(1, 256);
         let groups = grid(self.rows.into(), u64::from(256 / lanes));
-        for first in (0..self.vectors).step_by(AT_ONCE) {
-            let vectors = (self.vectors - first).min(AT_ONCE as u32);
-            let parameters = [self.rows, self.width, self.nonzeros, first, vectors, lanes];
-            let bindings = [&self.starts, &self.columns, &self.values, &self.x, &self.y];
-            lowering.dispatch(shaders::csr(), &bindings, &parameters, groups);
+        // What is too large to be bound is bound by parts: the elements of the matrix, and the
+        // vectors.
+        let most = (lowering.bindable() / 4).min(u64::from(u32::MAX)) as u32;
+        let elements = self.nonzeros.min(most);
+        for first_element in (0..self.nonzeros.max(1)).step_by(elements.max(1) as usize) {
+            let elements = elements.min(self.nonzeros - first_element);
+            let columns = self.columns.part(first_element.into(), elements.into());
+            let values = self.values.part(first_element.into(), elements.into());
+            for (first, at_once) in self.vectors_at_once(most) {
+                let (x, y, first_vector) = self.bound(first, at_once, most);
+                let parameters = [
+                    self.rows,
+                    self.width,
+                    self.nonzeros,
+                    first_vector,
+                    at_once,
+                    lanes,
+                    first_element,
+                    elements,
+                    u32::from(first_element > 0),
+                ];
+                let bindings = [&self.starts, &columns, &values, &x, &y];
+                lowering.dispatch(shaders::csr(), &bindings, &parameters, groups);
+            }
         }
         Ok(())
+    }
+}
+
+impl Csr {
+    /// First vectors of passes over the matrix, and how many there are in each.
+    fn vectors_at_once(&self, most: u32) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let length = self.width.max(self.rows).max(1);
+        let at_once = (most / length).clamp(1, AT_ONCE as u32);
+        let vectors = self.vectors;
+        (0..vectors)
+            .step_by(at_once as usize)
+            .map(move |first| (first, at_once.min(vectors - first)))
+    }
+
+    /// The vectors from `first` on and their results, and which of those the first is: all are
+    /// bound unless that is more than `most` elements.
+    fn bound(&self, first: u32, count: u32, most: u32) -> (BufferView, BufferView, u32) {
+        let elements = |each: u32, vectors: u32| u64::from(each) * u64::from(vectors);
+        if elements(self.width.max(self.rows), self.vectors) <= most.into() {
+            return (self.x.clone(), self.y.clone(), first);
+        }
+        let part =
+            |view: &BufferView, each: u32| view.part(elements(each, first), elements(each, count));
+        (part(&self.x, self.width), part(&self.y, self.rows), 0)
     }
 }
 

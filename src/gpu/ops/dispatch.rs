@@ -9,6 +9,8 @@ use super::{
     buffer::{Buffer, BufferView, ElementKind},
     compile::compile,
     engine::EngineError,
+    gemm::Gemm,
+    tuning::ProductShader,
 };
 use std::{
     collections::BTreeMap,
@@ -17,6 +19,8 @@ use std::{
 
 /// Invocations of a workgroup in all shaders that do not say otherwise.
 pub const GROUP: u64 = 256;
+/// Bindings begin at multiples of so many bytes at most, by the specification.
+const MOST_ALIGNED: u64 = 256;
 /// Every device has at least so many workgroups in each dimension.
 const MAX_GROUPS: u64 = 65_535;
 
@@ -42,31 +46,42 @@ pub enum ProgramStep {
     Fill { view: BufferView, value: u32 },
 }
 
+/// What ops are lowered for.
+pub trait LoweringTarget {
+    /// New memory, which lives as long as the program.
+    fn allocate(&self, bytes: u64) -> Result<Buffer, EngineError>;
+
+    /// The most bytes that one binding has.
+    fn bindable(&self) -> u64;
+
+    /// The shader for a product of matrices.
+    fn product(&self, product: &Gemm) -> Result<ProductShader, EngineError>;
+}
+
 /// Collects the steps of a program and gives ops memory for what they keep between steps.
 pub struct Lowering<'a> {
-    allocate: &'a mut dyn FnMut(u64) -> Result<Buffer, EngineError>,
+    target: &'a dyn LoweringTarget,
     generated: &'a Generated,
     pub(super) steps: Vec<ProgramStep>,
-    /// Bytes of workgroup memory that a shader may use.
-    pub shared_bytes: u64,
-    /// `gemm_cooperative`, on devices that can run it.
-    pub cooperative: Option<CompiledShader>,
 }
 
 impl<'a> Lowering<'a> {
-    pub fn new(
-        allocate: &'a mut dyn FnMut(u64) -> Result<Buffer, EngineError>,
-        generated: &'a Generated,
-        shared_bytes: u64,
-        cooperative: Option<CompiledShader>,
-    ) -> Self {
+    pub fn new(target: &'a dyn LoweringTarget, generated: &'a Generated) -> Self {
         Self {
-            allocate,
+            target,
             generated,
             steps: Vec::new(),
-            shared_bytes,
-            cooperative,
         }
+    }
+
+    /// The most bytes of a view that can be bound wherever it begins.
+    pub fn bindable(&self) -> u64 {
+        self.target.bindable().saturating_sub(MOST_ALIGNED)
+    }
+
+    /// The shader for a product of matrices.
+    pub fn product(&self, product: &Gemm) -> Result<ProductShader, EngineError> {
+        self.target.product(product)
     }
 
     /// The shader of WGSL that an op wrote itself.
@@ -77,7 +92,7 @@ impl<'a> Lowering<'a> {
     /// Memory of `len` elements that lives as long as the program. What is in it when the program
     /// starts is undefined.
     pub fn scratch(&mut self, kind: ElementKind, len: u64) -> Result<BufferView, EngineError> {
-        let buffer = (self.allocate)((len * kind.bytes()).max(4))?;
+        let buffer = self.target.allocate((len * kind.bytes()).max(4))?;
         Ok(buffer.view(kind, 0, len))
     }
 

@@ -1,6 +1,7 @@
 //! Matrix products: C = act(α op(A) op(B) + β C + bias), batched, f32 or f16 inputs, f32 sums.
 
 use super::{
+    super::device::DeviceError,
     access::{OpAccess, elements},
     activation::Activation,
     buffer::{BufferView, ElementKind},
@@ -8,7 +9,7 @@ use super::{
     dispatch::{Lowering, unused},
     engine::EngineError,
     op::Operation,
-    shaders,
+    tuning::ProductShader,
 };
 use half::f16;
 use rayon::prelude::*;
@@ -163,18 +164,166 @@ impl Operation for Gemm {
         if self.m == 0 || self.n == 0 {
             return Ok(());
         }
-        // The large tiles need 16.5 and 26.5 KiB, more than Vulkan promises.
-        let large = self.m > 64 && self.n > 64 && lowering.shared_bytes >= 32 << 10;
-        let half = |matrix: &Matrix| matrix.view.kind == ElementKind::F16;
-        let cooperative = lowering
-            .cooperative
-            .clone()
-            .filter(|_| large && half(&self.a) && half(&self.b));
-        let (shader, tile) = match cooperative {
-            Some(shader) => (shader, 128),
-            None if large => (shaders::gemm_large(), 128),
-            None => (shaders::gemm_small(), 32),
+        match self.halves(lowering.bindable())? {
+            Some(halves) => halves.iter().try_for_each(|half| half.lower(lowering)),
+            None => self.dispatch(lowering.product(self)?, lowering),
+        }
+    }
+}
+
+/// Some rows of one product.
+struct Panel<'a> {
+    batch: usize,
+    /// The first.
+    row: usize,
+    c: &'a mut [f32],
+}
+
+/// A dimension in which a product is cut.
+#[derive(Clone, Copy, Debug)]
+enum Axis {
+    M,
+    N,
+    K,
+    Batch,
+}
+
+impl Gemm {
+    fn is_half(matrix: &Matrix) -> bool {
+        matrix.view.kind == ElementKind::F16
+    }
+
+    /// Whether both inputs are f16.
+    pub fn is_of_halves(&self) -> bool {
+        Self::is_half(&self.a) && Self::is_half(&self.b)
+    }
+
+    /// Where a matrix is more than `most` bytes, two products that do the same, one after the
+    /// other.
+    fn halves(&self, most: u64) -> Result<Option<[Self; 2]>, EngineError> {
+        let (m, n, k) = (self.m, self.n, self.k);
+        let [a, b, c] = self.axes();
+        let bytes = |matrix: &Matrix, [rows, columns]: [Axis; 2], batch: u32| {
+            let (rows, columns) = (self.extent(rows), self.extent(columns));
+            let reach = matrix.reach("", rows, columns, batch).unwrap_or(u64::MAX);
+            reach.saturating_mul(matrix.view.kind.bytes())
         };
+        let all = [(&self.a, a), (&self.b, b), (&self.c, c)];
+        let large = |batch: u32| {
+            let mut all = all.iter();
+            all.find(|(matrix, axes)| bytes(matrix, *axes, batch) > most)
+        };
+        if large(self.batch).is_none() {
+            return Ok(None);
+        }
+        let axis = match large(1) {
+            // One by itself would do.
+            None => Axis::Batch,
+            Some(_) if self.batch > 1 => Axis::Batch,
+            // What lies side by side in memory are rows; of one row its columns.
+            Some((_, [rows, columns])) => match self.extent(*rows) {
+                0 | 1 => *columns,
+                _ => *rows,
+            },
+        };
+        if self.extent(axis) < 2 {
+            let what =
+                format!("a product of {m} x {k} by {k} x {n}: a row is more than {most} bytes");
+            return Err(DeviceError::Invalid(what).into());
+        }
+        let half = self.extent(axis) / 2;
+        Ok(Some([
+            self.part(axis, 0, half),
+            self.part(axis, half, self.extent(axis)),
+        ]))
+    }
+
+    /// What the rows and the columns of A, B and C are.
+    fn axes(&self) -> [[Axis; 2]; 3] {
+        let turned = |axes: [Axis; 2], turn: bool| if turn { [axes[1], axes[0]] } else { axes };
+        [
+            turned([Axis::M, Axis::K], self.transpose_a),
+            turned([Axis::K, Axis::N], self.transpose_b),
+            [Axis::M, Axis::N],
+        ]
+    }
+
+    fn extent(&self, axis: Axis) -> u32 {
+        match axis {
+            Axis::M => self.m,
+            Axis::N => self.n,
+            Axis::K => self.k,
+            Axis::Batch => self.batch,
+        }
+    }
+
+    /// What `from..to` of an axis adds to the product; of k, the first part begins it and the last
+    /// one ends it.
+    fn part(&self, axis: Axis, from: u32, to: u32) -> Self {
+        let mut part = self.clone();
+        let is_first = from == 0;
+        let is_last = to == self.extent(axis);
+        match axis {
+            Axis::M => part.m = to - from,
+            Axis::N => part.n = to - from,
+            Axis::K => part.k = to - from,
+            Axis::Batch => part.batch = to - from,
+        }
+        match axis {
+            Axis::K => {
+                if !is_first {
+                    part.beta = 1.0;
+                }
+                if !is_last {
+                    (part.bias, part.activation) = (None, Activation::None);
+                }
+            }
+            Axis::N => {
+                let bias = part.bias.take();
+                part.bias = bias.map(|bias| bias.part(from.into(), (to - from).into()));
+            }
+            Axis::M | Axis::Batch => {}
+        }
+        let [a, b, c] = self.axes();
+        let from = u64::from(from);
+        for (matrix, [rows, columns]) in [(&mut part.a, a), (&mut part.b, b), (&mut part.c, c)] {
+            let mut offset = 0;
+            if rows as u8 == axis as u8 {
+                offset += from * u64::from(matrix.row_stride);
+            }
+            if columns as u8 == axis as u8 {
+                offset += from;
+            }
+            if matches!(axis, Axis::Batch) {
+                offset += from * u64::from(matrix.batch_stride);
+            }
+            matrix.view = matrix
+                .view
+                .part(offset, matrix.view.len.saturating_sub(offset));
+        }
+        part.trim();
+        part
+    }
+
+    /// Ends the views where the matrices end.
+    fn trim(&mut self) {
+        let (batch, axes) = (self.batch, self.axes());
+        let extents = axes.map(|axes| axes.map(|axis| self.extent(axis)));
+        let matrices = [&mut self.a, &mut self.b, &mut self.c];
+        for (matrix, [rows, columns]) in matrices.into_iter().zip(extents) {
+            if let Ok(reach) = matrix.reach("", rows, columns, batch) {
+                matrix.view.len = matrix.view.len.min(reach);
+            }
+        }
+    }
+
+    /// The product by a shader, whatever the size of its matrices.
+    pub(super) fn dispatch(
+        &self,
+        ProductShader { shader, tile }: ProductShader,
+        lowering: &mut Lowering<'_>,
+    ) -> Result<(), EngineError> {
+        let half = Self::is_half;
         let none = unused(&self.c.view, ElementKind::F32);
         let bias = self.bias.as_ref().unwrap_or(&none);
         let flags = [
@@ -219,17 +368,7 @@ impl Operation for Gemm {
         }
         Ok(())
     }
-}
 
-/// Some rows of one product.
-struct Panel<'a> {
-    batch: usize,
-    /// The first.
-    row: usize,
-    c: &'a mut [f32],
-}
-
-impl Gemm {
     fn panel(&self, a: &[f32], b: &[f32], bias: Option<&[f32]>, panel: Panel<'_>) {
         let (n, k, stride) = (self.n as usize, self.k as usize, self.c.row_stride as usize);
         let rows = panel

@@ -17,6 +17,7 @@
 //! | `compile` | WGSL to SPIR-V for shaders of our own |
 //! | `activation` | functions at the end of a layer |
 //! | `gemm` | matrix products |
+//! | `tuning` | which shader multiplies matrices on a device |
 //! | `elementwise`, `expression` | fused expressions over numbers |
 //! | `reduce` | sum, mean, minimum, maximum, place of the maximum, over an axis |
 //! | `softmax` | softmax, its gradient, cross-entropy |
@@ -59,6 +60,7 @@ mod scan;
 mod shaders;
 mod softmax;
 mod sort;
+mod tuning;
 mod vulkan;
 mod window;
 

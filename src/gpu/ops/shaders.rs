@@ -16,6 +16,7 @@ shaders! {
     csr: "csr",
     gemm_cooperative: "gemm_cooperative",
     gemm_large: "gemm_large",
+    gemm_medium: "gemm_medium",
     gemm_small: "gemm_small",
     histogram: "histogram",
     norm: "norm",

@@ -3,14 +3,28 @@
 
 use super::{
     super::device::{self, Device, DeviceError, DeviceRecording, KernelSource},
-    buffer::{Buffer, BufferView},
-    dispatch::{CompiledShader, Generated, Lowering, ProgramStep},
+    buffer::{Buffer, BufferView, ElementKind},
+    dispatch::{Generated, Lowering, LoweringTarget, ProgramStep},
     engine::{Engine, EngineError, Pending, Program, check_inside},
+    gemm::Gemm,
     op::{Op, checked},
     shaders,
+    tuning::{ProductClass, ProductShader, ProductWay, Tuning},
 };
 use bytes::Bytes;
-use std::{ops::Range, sync::Arc};
+use nodectl_types::GpuKind;
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How often a way of multiplying is tried, the first time not counted.
+const TRIALS: usize = 3;
+/// The time of the way that is taken where none is much faster, with which others are compared.
+const WORTH_IT: f64 = 0.95;
+/// A trial that takes longer hangs.
+const TRIAL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs ops on one GPU. Clones are the same engine.
 #[derive(Clone)]
@@ -21,8 +35,9 @@ struct VulkanState {
     generated: Generated,
     /// Bound where a shader has a binding that an op does not use.
     nothing: device::DeviceBuffer,
-    /// Products of f16 by cooperative matrices, where the device has them.
-    cooperative: Option<CompiledShader>,
+    tuning: Tuning,
+    /// The most bytes of a binding.
+    bindable: u64,
 }
 
 /// What a `Buffer` of this engine is.
@@ -37,20 +52,119 @@ impl Vulkan {
             .info()
             .multiplies_halves()
             .then(shaders::gemm_cooperative);
-        Self::with(device, cooperative)
+        let limits = &device.info().limits;
+        let tuning = Tuning::new(limits.shared_bytes.into(), cooperative);
+        let bindable = limits.storage_range;
+        Self::with(device, tuning, bindable)
     }
 
-    pub(super) fn with(
-        device: Device,
-        cooperative: Option<CompiledShader>,
-    ) -> Result<Self, EngineError> {
+    pub(super) fn with(device: Device, tuning: Tuning, bindable: u64) -> Result<Self, EngineError> {
         let nothing = device.buffer(256)?;
         Ok(Self(Arc::new(VulkanState {
             device,
             generated: Generated::default(),
             nothing,
-            cooperative,
+            tuning,
+            bindable,
         })))
+    }
+
+    /// Rows and columns of what a workgroup computes where products of m × k and k × n matrices are
+    /// fastest, of f32 and of f16; 0: by cooperative matrices. The ways are tried unless that was
+    /// done before.
+    ///
+    /// # Errors
+    /// What goes wrong while they are tried.
+    pub fn product_tiles(&self, sizes: [u32; 3]) -> Result<[u16; 2], EngineError> {
+        let way = |kind: ElementKind| {
+            let product = self.blank_product(sizes, kind)?;
+            Ok::<_, EngineError>(self.way(&product)?.tile())
+        };
+        Ok([way(ElementKind::F32)?, way(ElementKind::F16)?])
+    }
+
+    /// A product of zeros.
+    fn blank_product(&self, [m, n, k]: [u32; 3], kind: ElementKind) -> Result<Gemm, EngineError> {
+        let matrix = |rows: u32, columns: u32, kind: ElementKind| {
+            let len = u64::from(rows) * u64::from(columns);
+            Ok::<_, EngineError>(self.buffer(len * kind.bytes())?.view(kind, 0, len))
+        };
+        let (a, b) = (matrix(m, k, kind)?, matrix(k, n, kind)?);
+        Ok(Gemm::new(a, b, matrix(m, n, ElementKind::F32)?, [m, n, k]))
+    }
+
+    /// The fastest way of multiplying such matrices.
+    fn way(&self, product: &Gemm) -> Result<ProductWay, EngineError> {
+        let (class, tuning) = (ProductClass::of(product), &self.0.tuning);
+        if let Some(known) = tuning.known(&class) {
+            return Ok(known);
+        }
+        let ways = tuning.ways(&class);
+        let way = match ways.as_slice() {
+            [only] => *only,
+            several => {
+                let name = class.to_string();
+                let known = self
+                    .0
+                    .device
+                    .choice(&name)
+                    .as_deref()
+                    .and_then(ProductWay::parse);
+                match known.filter(|way| several.contains(way)) {
+                    Some(way) => way,
+                    None => {
+                        let way = self.fastest(&class, several)?;
+                        self.0.device.choose(&name, &way.to_string());
+                        way
+                    }
+                }
+            }
+        };
+        tuning.know(class, way);
+        Ok(way)
+    }
+
+    /// Tries ways of multiplying; the first is taken unless another is worth it.
+    fn fastest(
+        &self,
+        class: &ProductClass,
+        ways: &[ProductWay],
+    ) -> Result<ProductWay, EngineError> {
+        let is_software = self.0.device.info().gpu.kind == GpuKind::Software;
+        let kind = match class.is_of_halves() {
+            true => ElementKind::F16,
+            false => ElementKind::F32,
+        };
+        let product = self.blank_product(class.trial(is_software), kind)?;
+        let mut best: Option<(ProductWay, f64)> = None;
+        for way in ways {
+            let took = self.trial(&product, *way)?.as_secs_f64();
+            if best.is_none_or(|(_, time)| took < time * WORTH_IT) {
+                best = Some((*way, took));
+            }
+        }
+        Ok(best.map_or(ProductWay::Tiles32, |(way, _)| way))
+    }
+
+    /// How long a way takes for a product.
+    fn trial(&self, product: &Gemm, way: ProductWay) -> Result<Duration, EngineError> {
+        let mut lowering = Lowering::new(self, &self.0.generated);
+        product.dispatch(self.0.tuning.shader(way), &mut lowering)?;
+        let recording = self.recording(lowering)?;
+        let mut best = Duration::MAX;
+        for trial in 0..=TRIALS {
+            let began = Instant::now();
+            self.0.device.run(&recording).wait(TRIAL_LIMIT)?;
+            if trial > 0 {
+                best = best.min(began.elapsed());
+            }
+        }
+        Ok(best)
+    }
+
+    fn recording(&self, lowering: Lowering<'_>) -> Result<DeviceRecording, EngineError> {
+        let steps = lowering.steps.into_iter().map(|step| self.step(step));
+        Ok(self.0.device.record(steps.collect::<Result<_, _>>()?)?)
     }
 
     pub fn device(&self) -> &Device {
@@ -140,8 +254,8 @@ impl Vulkan {
         let start = range.start - range.start % limits.storage_alignment;
         // Shaders see whole words; buffers are as large.
         let bytes = start..range.end.next_multiple_of(4);
-        if bytes.end - bytes.start > limits.storage_range {
-            let (size, most) = (bytes.end - bytes.start, limits.storage_range);
+        if bytes.end - bytes.start > self.0.bindable {
+            let (size, most) = (bytes.end - bytes.start, self.0.bindable);
             let what = format!(
                 "a view of {size} bytes, and the GPU takes {most} at once; hint: cut the work"
             );
@@ -153,6 +267,20 @@ impl Vulkan {
             bytes,
             ((range.start - start) / view.kind.bytes()) as u32,
         ))
+    }
+}
+
+impl LoweringTarget for Vulkan {
+    fn allocate(&self, bytes: u64) -> Result<Buffer, EngineError> {
+        self.buffer(bytes)
+    }
+
+    fn bindable(&self) -> u64 {
+        self.0.bindable
+    }
+
+    fn product(&self, product: &Gemm) -> Result<ProductShader, EngineError> {
+        Ok(self.0.tuning.shader(self.way(product)?))
     }
 }
 
@@ -182,23 +310,11 @@ impl Engine for Vulkan {
                 return Err(EngineError::Foreign);
             }
         }
-        let mut allocate = |bytes| self.buffer(bytes);
-        let shared_bytes = self.0.device.info().limits.shared_bytes.into();
-        let mut lowering = Lowering::new(
-            &mut allocate,
-            &self.0.generated,
-            shared_bytes,
-            self.0.cooperative.clone(),
-        );
+        let mut lowering = Lowering::new(self, &self.0.generated);
         for op in ops {
             op.operation().lower(&mut lowering)?;
         }
-        let steps = lowering
-            .steps
-            .into_iter()
-            .map(|step| self.step(step))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Program::new((self.0.device.record(steps)?, self.0.clone())))
+        Ok(Program::new((self.recording(lowering)?, self.0.clone())))
     }
 
     fn upload(&self, to: &Buffer, offset: u64, bytes: Bytes) -> Pending<()> {

@@ -143,6 +143,7 @@ fn models_agree_with_pytorch_on_vulkan() {
     match Device::any(&DeviceOptions {
         validation: true,
         software: true,
+        learned: None,
     }) {
         Ok(device) => agrees_with_pytorch(
             &(Arc::new(Vulkan::new(device).unwrap()) as Arc<dyn Engine>),

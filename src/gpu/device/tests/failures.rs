@@ -141,6 +141,7 @@ fn run_away() {
     let device = Device::any(&DeviceOptions {
         validation: false,
         software: true,
+        learned: None,
     })
     .unwrap();
     let kernel = kernel(&device, LONG);

@@ -4,6 +4,7 @@
 mod calls;
 mod checks;
 mod failures;
+mod submissions;
 
 use super::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -52,7 +53,7 @@ impl Fixture {
         }
         change(&mut opened);
         let messages = opened.messages.clone();
-        let device = Some(Device::start(opened).unwrap());
+        let device = Some(Device::start(opened, &OPTIONS).unwrap());
         Some(Self {
             device,
             messages,
@@ -84,6 +85,7 @@ impl Drop for Fixture {
 const OPTIONS: DeviceOptions = DeviceOptions {
     validation: true,
     software: true,
+    learned: None,
 };
 
 impl Device {

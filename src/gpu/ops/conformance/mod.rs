@@ -51,17 +51,24 @@ impl Rig {
 
     /// With the validation layers, where they are installed: what they say becomes an error.
     fn vulkan() -> Option<Self> {
+        let device = Self::device()?;
+        Some(Self {
+            engine: Box::new(Vulkan::new(device).expect("there is memory")),
+        })
+    }
+
+    /// The device, if there is one.
+    fn device() -> Option<Device> {
         // One for all: a software device runs each program on all cores.
         static DEVICE: LazyLock<Result<Device, DeviceError>> = LazyLock::new(|| {
             Device::any(&DeviceOptions {
                 validation: true,
                 software: true,
+                learned: None,
             })
         });
         match &*DEVICE {
-            Ok(device) => Some(Self {
-                engine: Box::new(Vulkan::new(device.clone()).expect("there is memory")),
-            }),
+            Ok(device) => Some(device.clone()),
             Err(error) => {
                 eprintln!("SKIPPED: no Vulkan device: {error}");
                 None

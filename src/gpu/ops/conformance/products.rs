@@ -6,6 +6,7 @@ use super::{
         Activation, Csr, ElementKind, Gemm, Matrix, Op, Vulkan, compile,
         dispatch::CompiledShader,
         shader_source,
+        tuning::{ProductWay, Tuning},
     },
     EPSILON, Rig, assert_close, numbers, rng, size,
 };
@@ -207,6 +208,7 @@ fn cooperative_products_are_products() {
     let device = Device::any(&DeviceOptions {
         validation: true,
         software: true,
+        learned: None,
     })
     .expect("the rig has one");
     if !device.info().features.f16 {
@@ -235,8 +237,12 @@ fn cooperative_products_are_products() {
         spirv: spirv.into(),
     };
     drop(rig);
+    let limits = &device.info().limits;
+    let bindable = limits.storage_range;
+    let mut tuning = Tuning::new(limits.shared_bytes.into(), Some(emulated));
+    tuning.only = Some(ProductWay::Cooperative);
     let rig = Rig {
-        engine: Box::new(Vulkan::with(device, Some(emulated)).expect("there is memory")),
+        engine: Box::new(Vulkan::with(device, tuning, bindable).expect("there is memory")),
     };
     for (seed, shape) in [
         [131, 70, 37, 1],
@@ -261,6 +267,85 @@ fn cooperative_products_are_products() {
         (case.gemm.bias, case.gemm.activation) = (Some(rig.f32(&case.bias)), Activation::Relu);
         case.check(&rig);
     }
+}
+
+/// Whichever shader multiplies them, products of f32 have the same bits: which one is taken is found
+/// by measuring.
+#[test]
+fn all_ways_of_multiplying_give_the_same_bits() {
+    let Some(device) = Rig::device() else { return };
+    for (seed, shape) in [[131, 257, 19, 1], [65, 65, 200, 2]]
+        .into_iter()
+        .enumerate()
+    {
+        let mut bits = Vec::new();
+        for way in [
+            ProductWay::Tiles32,
+            ProductWay::Tiles64,
+            ProductWay::Tiles128,
+        ] {
+            let limits = &device.info().limits;
+            let mut tuning = Tuning::new(limits.shared_bytes.into(), None);
+            tuning.only = Some(way);
+            let bindable = limits.storage_range;
+            let engine = Vulkan::with(device.clone(), tuning, bindable).expect("there is memory");
+            let rig = Rig {
+                engine: Box::new(engine),
+            };
+            let case = Case::new(&rig, &mut rng(seed as u64), shape, [seed > 0, false], 3);
+            case.check(&rig);
+            bits.push(
+                rig.read_f32(&case.gemm.c.view)
+                    .into_iter()
+                    .map(f32::to_bits)
+                    .collect(),
+            );
+        }
+        assert!(
+            bits.iter().all(|other: &Vec<u32>| *other == bits[0]),
+            "{shape:?}"
+        );
+    }
+}
+
+/// Matrices that are larger than a binding may be are bound by parts.
+#[test]
+fn products_of_matrices_that_cannot_be_bound_whole_are_products() {
+    let Some(device) = Rig::device() else { return };
+    let tuning = Tuning::new(device.info().limits.shared_bytes.into(), None);
+    let engine = Vulkan::with(device, tuning, 2048).expect("there is memory");
+    let rig = Rig {
+        engine: Box::new(engine),
+    };
+    for seed in 0..8 {
+        let rng = &mut rng(900 + seed);
+        let shape = [
+            3 + size(rng, 60),
+            3 + size(rng, 60),
+            3 + size(rng, 60),
+            1 + seed as u32 % 3,
+        ];
+        let mut case = Case::new(
+            &rig,
+            rng,
+            shape,
+            [seed & 1 > 0, seed & 2 > 0],
+            seed as u32 % 5,
+        );
+        (case.gemm.alpha, case.gemm.beta, case.bias) =
+            (-0.5, (seed / 4) as f32, numbers(rng, shape[1] as usize));
+        (case.gemm.bias, case.gemm.activation) = (Some(rig.f32(&case.bias)), Activation::Relu);
+        case.check(&rig);
+    }
+    csr_of_random_shapes(&rig);
+    let long = rig.f32(&[0.0; 1000]);
+    let product = Gemm::new(
+        long.clone(),
+        long.clone(),
+        rig.output(ElementKind::F32, 1),
+        [1, 1, 1000],
+    );
+    rig.run([Op::Gemm(product)]);
 }
 
 /// In place of cooperative matrices: A and B are places in the tiles, and of C each of 32
