@@ -3,21 +3,27 @@
 
 use futures::future::BoxFuture;
 use nodectl_gpu as gpu;
-use nodectl_ports::{Event, GpuMeter, NodeHandle, atomic, drivers::DRIVERS};
-use nodectl_types::{Gpu, GpuKind, GpuRates};
+use nodectl_ports::{Event, GpuHealth, GpuMeter, NodeHandle, atomic, drivers::DRIVERS};
+use nodectl_types::{Gpu, GpuKind, GpuRates, units::format_duration};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
-use tokio::sync::watch;
+use tokio::{runtime::Handle, sync::watch};
 
 /// A driver that takes longer to say what there is, is not used.
 const LOOK_LIMIT: Duration = Duration::from_secs(20);
 /// Measuring one GPU takes about a second, where others do not use it.
 const MEASURE_LIMIT: Duration = Duration::from_secs(60);
+/// How long a GPU rests that its driver gave up; twice as long each time that it happens again, up
+/// to the longest, and anew after the GPU was well for so long.
+const REST: Duration = Duration::from_secs(30);
+const LONGEST_REST: Duration = Duration::from_secs(1800);
+const WELL: Duration = Duration::from_secs(3600);
 /// In the data directory.
 const FILE: &str = "gpus.json";
 
@@ -81,7 +87,48 @@ pub struct Gpus {
     drivers: PathBuf,
     handle: NodeHandle,
     known: Mutex<Vec<Gpu>>,
+    lost: Mutex<BTreeMap<[u8; 16], LostGpu>>,
     measuring: tokio::sync::Mutex<()>,
+    runtime: Handle,
+}
+
+/// A GPU that its driver gave up.
+#[derive(Clone, Debug)]
+struct LostGpu {
+    times: u32,
+    at: Instant,
+    rest: Duration,
+    why: String,
+}
+
+impl LostGpu {
+    /// After it was lost once more.
+    fn new(before: Option<&LostGpu>, why: &str, at: Instant) -> Self {
+        let again = before.filter(|before| at < before.at + before.rest + WELL);
+        let times = again.map_or(0, |before| before.times) + 1;
+        let doublings = (times - 1).min(16);
+        Self {
+            times,
+            at,
+            rest: (REST * (1 << doublings)).min(LONGEST_REST),
+            why: why.lines().next().unwrap_or_default().into(),
+        }
+    }
+
+    /// Why it rests at `now`, if it does.
+    fn rests(&self, now: Instant) -> Option<String> {
+        (now < self.at + self.rest).then(|| {
+            let rest = format_duration(self.rest);
+            let times = match self.times {
+                1 => String::new(),
+                times => format!(", {times} times in a row"),
+            };
+            format!(
+                "its driver gave it up{times}, and it rests for {rest}: {}",
+                self.why
+            )
+        })
+    }
 }
 
 /// A line of the file.
@@ -93,7 +140,8 @@ struct MeasuredLine {
 }
 
 impl Gpus {
-    /// `choices`: which of them are offered, as `node.gpus` says; all if empty.
+    /// `choices`: which of them are offered, as `node.gpus` says; all if empty. Called inside the
+    /// runtime that runs the node.
     pub fn new(data_dir: &Path, choices: &[String], handle: NodeHandle) -> Arc<Self> {
         let (known, measuring) = (Mutex::default(), tokio::sync::Mutex::default());
         let choices = choices
@@ -106,18 +154,24 @@ impl Gpus {
             drivers: data_dir.join(DRIVERS),
             handle,
             known,
+            lost: Mutex::default(),
             measuring,
+            runtime: Handle::current(),
         })
     }
 
-    /// The GPUs, those that count first: whoever hands them out takes that many.
+    /// The GPUs, those that count and do not rest first: whoever hands them out takes that many.
     pub fn list(&self) -> Vec<Gpu> {
         let mut gpus = self
             .known
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        gpus.sort_by_key(|gpu| gpu.kind == GpuKind::Software);
+        let (now, lost) = (Instant::now(), self.losses());
+        for gpu in &mut gpus {
+            gpu.details.rests = lost.get(&gpu.uuid).and_then(|lost| lost.rests(now));
+        }
+        gpus.sort_by_key(|gpu| (gpu.kind == GpuKind::Software, gpu.details.rests.is_some()));
         gpus
     }
 
@@ -133,6 +187,11 @@ impl Gpus {
             let _ = known.send(true);
         });
         receiver
+    }
+
+    fn losses(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 16], LostGpu>> {
+        // A panic while it was held left the map whole.
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn know(&self, gpus: Vec<Gpu>) {
@@ -175,6 +234,34 @@ impl Gpus {
             Ok(())
         } else {
             Err(failed.join("\n"))
+        }
+    }
+}
+
+impl GpuHealth for Gpus {
+    fn lost(&self, uuids: &[[u8; 16]], why: &str) {
+        let known = self
+            .known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        for uuid in uuids {
+            let mut all = self.losses();
+            let lost = LostGpu::new(all.get(uuid), why, Instant::now());
+            let rest = lost.rest;
+            all.insert(*uuid, lost);
+            drop(all);
+            let name = known.iter().find(|gpu| gpu.uuid == *uuid);
+            let name = name.map_or("a GPU", |gpu| gpu.name.as_str());
+            tracing::warn!("{name} rests for {}: {why}", format_duration(rest));
+            let handle = self.handle.clone();
+            self.runtime.spawn(async move {
+                tokio::time::sleep(rest).await;
+                handle.tell(Event::InfoChanged).await;
+            });
+        }
+        if !uuids.is_empty() {
+            self.handle.blocking_tell(Event::InfoChanged);
         }
     }
 }
@@ -254,6 +341,8 @@ mod tests {
             copy_bytes_per_s: 5,
             gemm_f32_flops: 6,
             gemm_f16_flops: 7,
+            gemm_f32_tile: 64,
+            gemm_f16_tile: 0,
         };
         write(
             &gpus.file,
@@ -272,6 +361,43 @@ mod tests {
             .collect();
         assert_eq!(known, [None, Some(rates), None]);
         assert!(matches!(inbox.try_recv(), Ok(Event::InfoChanged)));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_lost_gpu_rests_longer_each_time_and_is_listed_last() {
+        let directory = tempfile::tempdir().unwrap();
+        let (events, mut inbox) = tokio::sync::mpsc::channel(4);
+        let gpus = Gpus::new(directory.path(), &[], NodeHandle::new(events));
+        gpus.know(vec![gpu(1, "a"), gpu(2, "a")]).await;
+        assert!(matches!(inbox.recv().await, Some(Event::InfoChanged)));
+        let tell = gpus.clone();
+        let told = tokio::task::spawn_blocking(move || tell.lost(&[[1; 16]], "gone\nhint: heat"));
+        told.await.unwrap();
+        assert!(matches!(inbox.try_recv(), Ok(Event::InfoChanged)));
+        let listed = gpus.list();
+        assert_eq!((listed[0].uuid[0], listed[1].uuid[0]), (2, 1));
+        assert_eq!(listed[0].details.rests, None);
+        assert_eq!(
+            listed[1].details.rests.as_deref(),
+            Some("its driver gave it up, and it rests for 30 s: gone")
+        );
+        let begin = Instant::now();
+        let first = LostGpu::new(None, "gone", begin);
+        assert_eq!(first.rests(begin + REST), None);
+        let second = LostGpu::new(Some(&first), "gone", begin + REST);
+        assert_eq!(second.rest, 2 * REST);
+        let text = second.rests(begin + REST).unwrap();
+        assert!(text.contains("2 times in a row"), "{text}");
+        let last = LostGpu {
+            times: 40,
+            ..second
+        };
+        assert_eq!(
+            LostGpu::new(Some(&last), "gone", begin + REST).rest,
+            LONGEST_REST
+        );
+        let later = begin + REST + last.rest + WELL;
+        assert_eq!(LostGpu::new(Some(&last), "gone", later).rest, REST);
     }
 
     #[test]

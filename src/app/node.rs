@@ -366,12 +366,14 @@ impl Foundation {
             streams: network.clone(),
         };
         let disk = self.store.health(handle.clone());
+        let gpus = Gpus::new(&data_dir, &settings.node.gpus, handle.clone());
         let (vault, secrets) = Strongbox::open(&data_dir, keys)?;
         let vault = Arc::new(vault);
         let files = worker::TaskFiles {
             blobs: self.store.blobs(),
             fetcher: fetcher.clone(),
             disk: disk.clone(),
+            gpus: gpus.clone(),
             vault: vault.clone(),
         };
         let config = worker::RunnerConfig {
@@ -386,7 +388,7 @@ impl Foundation {
         let adapters = Adapters {
             id: self.identity.node_id(),
             workers: Workers::start(config, files, handle.clone(), Some(pool_links))?,
-            gpus: Gpus::new(&data_dir, &settings.node.gpus, handle.clone()),
+            gpus,
             blobs: self.store.blobs(),
             pools: self.pools.clone(),
             trainings: self.trainings.clone(),

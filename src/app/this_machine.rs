@@ -51,7 +51,7 @@ impl Machine for ThisMachine {
         let gpus = self.gpus.list();
         let counted = gpus
             .iter()
-            .filter(|gpu| gpu.kind != GpuKind::Software)
+            .filter(|gpu| gpu.kind != GpuKind::Software && gpu.details.rests.is_none())
             .count() as u32;
         NodeInfo {
             id: self.id,

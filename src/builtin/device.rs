@@ -30,7 +30,11 @@ pub fn granted() -> Result<Option<Device>, CallError> {
             };
             Device::open(uuid, &options)
                 .map(Some)
-                .map_err(|error| CallError::Device(error.to_string()))
+                .map_err(|error| match error {
+                    // One that is gone for good is not there any more.
+                    DeviceError::Lost { .. } => CallError::LostDevice(error.to_string()),
+                    other => CallError::Device(other.to_string()),
+                })
         }
         (Some(_), Some(_)) => {
             let hint = "hint: set `gpus = 1`; more tasks use more GPUs";
@@ -76,7 +80,8 @@ fn parse(text: &str) -> Option<[u8; 16]> {
 /// more use.
 pub fn failed(error: DeviceError) -> CallError {
     match error {
-        DeviceError::Lost { .. } | DeviceError::TimedOut { .. } | DeviceError::OutOfMemory { .. } => {
+        DeviceError::Lost { .. } => CallError::LostDevice(error.to_string()),
+        DeviceError::TimedOut { .. } | DeviceError::OutOfMemory { .. } => {
             CallError::Device(error.to_string())
         }
         other => CallError::Task(other.to_string()),

@@ -48,6 +48,9 @@ pub enum CallError {
     /// What the worker computes on failed. The worker ends, so that another takes its place.
     #[error("{0}")]
     Device(String),
+    /// The driver gave up the GPU that the worker computes on. The worker ends, and the GPU rests.
+    #[error("{0}")]
+    LostDevice(String),
 }
 
 /// Serves a node until it has had enough. The first line on stderr says why it failed.
@@ -100,7 +103,7 @@ fn serve_on<P: BuiltinPart>(stream: &mut FrameStream) -> io::Result<ExitCode> {
                 };
                 let result = part.run(&call);
                 report(stream, id, &result)?;
-                if matches!(result, Err(CallError::Device(_))) {
+                if matches!(result, Err(CallError::Device(_) | CallError::LostDevice(_))) {
                     return Ok(ExitCode::FAILURE);
                 }
             }
@@ -121,8 +124,13 @@ fn report(stream: &mut FrameStream, id: u64, result: &Result<Json, CallError>) -
 }
 
 fn error_line(error: &CallError) -> Vec<u8> {
-    let of_device = matches!(error, CallError::Device(_));
-    let line = json!({ "type": "", "message": error.to_string(), "of_device": of_device });
+    let (of_device, lost) = match error {
+        CallError::Task(_) => (false, false),
+        CallError::Device(_) => (true, false),
+        CallError::LostDevice(_) => (true, true),
+    };
+    let message = error.to_string();
+    let line = json!({ "type": "", "message": message, "of_device": of_device, "lost": lost });
     format!("{line}\n").into_bytes()
 }
 
@@ -193,7 +201,8 @@ mod tests {
         fn run(&mut self, call: &Call) -> Result<Json, CallError> {
             match call.params["x"].as_str() {
                 Some("bad") => Err(CallError::Task("x is bad".into())),
-                Some("lost") => Err(CallError::Device("the device is lost".into())),
+                Some("full") => Err(CallError::Device("the device is full".into())),
+                Some("lost") => Err(CallError::LostDevice("the device is lost".into())),
                 _ => Ok(json!({ "init": self.0, "x": call.params["x"], "task": call.task })),
             }
         }
@@ -261,14 +270,16 @@ mod tests {
 
     #[test]
     fn a_lost_device_is_told_and_ends_the_worker() {
-        let (mut node, worker) = start();
-        init(&mut node, &json!({}));
-        let (kind, _, error) = run(&mut node, 1, &json!("lost"));
-        assert_eq!(
-            (kind, &error["of_device"]),
-            (FromWorker::Failed, &json!(true))
-        );
-        assert_eq!(worker.join().unwrap().unwrap(), ExitCode::FAILURE);
+        for (what, is_lost) in [("full", false), ("lost", true)] {
+            let (mut node, worker) = start();
+            init(&mut node, &json!({}));
+            let (kind, _, error) = run(&mut node, 1, &json!(what));
+            assert_eq!(
+                (kind, &error["of_device"], &error["lost"]),
+                (FromWorker::Failed, &json!(true), &json!(is_lost))
+            );
+            assert_eq!(worker.join().unwrap().unwrap(), ExitCode::FAILURE);
+        }
     }
 
     #[test]

@@ -73,11 +73,14 @@ fn rates(device: &Device, sizes: RepetitionSizes) -> Result<GpuRates, DeviceErro
     let gemm_s = seconds(device, &gemm(device, sizes.n)?.step)?;
     let operations = 2.0 * f64::from(sizes.n).powi(3);
     let engine = Vulkan::new(device.clone()).map_err(of_engine)?;
+    let [gemm_f32_tile, gemm_f16_tile] = engine.product_tiles([sizes.n; 3]).map_err(of_engine)?;
     Ok(GpuRates {
         // Read and written.
         copy_bytes_per_s: (2.0 * bytes as f64 / copy_s) as u64,
         gemm_f32_flops: (operations / gemm_s) as u64,
         gemm_f16_flops: (operations / halves(&engine, sizes.n)?) as u64,
+        gemm_f32_tile,
+        gemm_f16_tile,
     })
 }
 

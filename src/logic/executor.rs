@@ -6,6 +6,7 @@
 //! others; `executor/gangs` has attempts that are processes on several nodes; `executor/lifetime`
 //! knows when the node ends, `executor/shut` what to do while nothing is to run here.
 
+mod cards;
 mod gangs;
 mod lifetime;
 mod sharing;
@@ -17,6 +18,7 @@ use super::{
     io::{Effect, TaskEffect},
     timers::Timer,
 };
+use cards::Card;
 use gangs::Gangs;
 use lifetime::{Durations, Lifetime};
 use nodectl_types::{
@@ -84,13 +86,6 @@ struct ExecutorNews {
     returned: Vec<Try>,
 }
 
-/// One graphics card's free share.
-#[derive(Debug)]
-struct Card {
-    uuid: [u8; 16],
-    free_milli: u32,
-}
-
 #[derive(Debug, Default)]
 pub struct Executor {
     free: Resources,
@@ -118,31 +113,6 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// What the node offers. Running tasks keep what they hold.
-    pub fn set_capacity(&mut self, capacity: Resources, gpu_uuids: &[[u8; 16]]) {
-        let mut free = capacity.clone();
-        let running = self.jobs.values().flat_map(|job| job.running.values());
-        for held in running
-            .map(|running| &running.held)
-            .chain(self.gangs.held())
-        {
-            if free.fits(held) {
-                free.take(held);
-            }
-        }
-        self.free = free;
-        self.capacity = capacity;
-        if self.cards.len() != gpu_uuids.len() {
-            self.cards = gpu_uuids
-                .iter()
-                .map(|uuid| Card {
-                    uuid: *uuid,
-                    free_milli: 1000,
-                })
-                .collect();
-        }
-    }
-
     /// Orders from a coordinator.
     pub fn assign(
         &mut self,
@@ -565,17 +535,6 @@ impl Executor {
         let running = ordered.running.remove(&key)?;
         self.give_back_resources(&running.held, &running.gpus);
         Some(running)
-    }
-
-    fn give_back_resources(&mut self, held: &Resources, cards: &[(usize, u32)]) {
-        self.free.give(held);
-        // The node may offer less than when the task started.
-        self.free = self.free.at_most(&self.capacity);
-        for (card, share) in cards {
-            if let Some(card) = self.cards.get_mut(*card) {
-                card.free_milli = (card.free_milli + share).min(1000);
-            }
-        }
     }
 
     fn forget_if_idle(&mut self, core: &mut Core, job: JobId) {

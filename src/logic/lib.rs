@@ -571,8 +571,9 @@ fn shut(info: &NodeInfo) -> Option<String> {
         .or_else(|| info.takes_no_work().map(|why| format!("it {why}")))
 }
 
-/// The cards that count as GPUs.
+/// The cards that count as GPUs, and do not rest.
 fn gpu_uuids(info: &NodeInfo) -> Vec<[u8; 16]> {
     let counted = info.resources.gpu_milli as usize / 1000;
-    info.gpus.iter().take(counted).map(|gpu| gpu.uuid).collect()
+    let gpus = info.gpus.iter().filter(|gpu| gpu.details.rests.is_none());
+    gpus.take(counted).map(|gpu| gpu.uuid).collect()
 }

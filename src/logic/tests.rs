@@ -2,6 +2,7 @@
 
 mod beside;
 mod holders;
+mod lost_gpus;
 mod news;
 mod owner;
 mod pools;
@@ -87,6 +88,8 @@ struct Solo {
     running: Vec<(TaskIndex, Attempt)>,
     /// How many attempts there were.
     started: u32,
+    /// The first bytes of the GPUs that they were given.
+    gpus: Vec<u8>,
 }
 
 impl Solo {
@@ -109,6 +112,7 @@ impl Solo {
             mono,
             running: Vec::new(),
             started: 0,
+            gpus: Vec::new(),
         };
         solo.turn(vec![Input::Ask {
             id: 1,
@@ -142,9 +146,14 @@ impl Solo {
                         });
                     }
                     Effect::Task(TaskEffect::Start(StartTask {
-                        job, task, attempt, ..
+                        job,
+                        task,
+                        attempt,
+                        gpus,
+                        ..
                     })) => {
                         self.running.push((task, attempt));
+                        self.gpus.extend(gpus.iter().map(|uuid| uuid[0]));
                         self.started += 1;
                         inputs.push(Input::TaskStarted { job, task, attempt });
                     }
@@ -274,6 +283,7 @@ fn before_a_task_was_done_its_timeout_says_how_long_it_may_take() {
             mono: nodectl_types::Time(1) + Duration::from_secs(30),
             running: Vec::new(),
             started: 0,
+            gpus: Vec::new(),
         };
         solo.turn(vec![Input::Ask {
             id: 1,

@@ -259,6 +259,13 @@ pub trait DiskHealth: Send + Sync {
     fn problem(&self) -> Option<String>;
 }
 
+/// The GPUs that tasks on this node compute on.
+pub trait GpuHealth: Send + Sync {
+    /// A driver gave up these GPUs while a task ran on them, and why: no other gets them for a
+    /// while. The node is told before this returns: not from the runtime.
+    fn lost(&self, uuids: &[[u8; 16]], why: &str);
+}
+
 /// Measures this node's GPUs.
 pub trait GpuMeter: Send + Sync {
     /// Measures each GPU that counts, or the software ones where none does; what the node says of

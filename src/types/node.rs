@@ -27,7 +27,7 @@ pub struct Gpu {
     pub details: GpuDetails,
 }
 
-/// What is good to know of a GPU and decides nothing.
+/// What is good to know of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuDetails {
     /// What it offers to shaders beyond Vulkan 1.2, by the names that shaders and papers use:
@@ -37,6 +37,9 @@ pub struct GpuDetails {
     pub memory_free: Option<u64>,
     /// Once it was measured.
     pub rates: Option<GpuRates>,
+    /// Why no task gets it for a while: its driver gave it up. The node's `resources` do not count
+    /// it then.
+    pub rests: Option<String>,
 }
 
 /// What a GPU was measured at.
@@ -49,6 +52,10 @@ pub struct GpuRates {
     /// Operations a second of products of f16 matrices with sums of f32, by cooperative matrices
     /// where the GPU has them.
     pub gemm_f16_flops: u64,
+    /// Rows and columns of what a workgroup computes where products of f32 matrices are fastest.
+    pub gemm_f32_tile: u16,
+    /// The same of f16 matrices; 0: cooperative matrices are faster than any.
+    pub gemm_f16_tile: u16,
 }
 
 /// The slowly changing description of a node, sent to each peer on connecting and again when it

@@ -62,7 +62,7 @@ pub enum Failure {
     Raised(ErrorReport),
     /// The worker could not be started: its program, its module, its `__init__`.
     Init(ErrorReport),
-    /// What a built-in worker computes on failed: a GPU that was lost, hangs or is out of memory.
+    /// What a built-in worker computes on failed: a GPU that hangs or is out of memory.
     /// An accident: another attempt may fare better.
     Device(ErrorReport),
     /// The node's disk is full, read-only or broken, so what the task needed or came to could not
@@ -76,6 +76,9 @@ pub enum Failure {
     },
     /// It never began: a task that it needs, by its name, will not be done.
     Need { name: String },
+    /// The driver gave up the GPU on which a built-in worker computed: a watchdog, heat, a fault of
+    /// the driver's. The node lets that GPU rest, and others try.
+    DeviceLost(ErrorReport),
 }
 
 /// How an attempt ended.
@@ -184,7 +187,10 @@ impl TaskRecord {
         let value = self.value.as_ref().map_or(0, String::len);
         let error = match &self.outcome {
             Outcome::Failed(
-                Failure::Raised(error) | Failure::Init(error) | Failure::Device(error),
+                Failure::Raised(error)
+                | Failure::Init(error)
+                | Failure::Device(error)
+                | Failure::DeviceLost(error),
             ) => error.bytes(),
             Outcome::Failed(Failure::Rank { node, why, .. }) => node.len() + why.len(),
             Outcome::Failed(Failure::Need { name }) => name.len(),
@@ -228,9 +234,12 @@ impl TaskRecord {
 }
 
 impl Failure {
-    /// The node's trouble (a full disk, a lost peer), not the task's.
+    /// The node's trouble (a full disk, a lost peer, a lost GPU), not the task's.
     pub fn is_of_the_node(&self) -> bool {
-        matches!(self, Self::Inputs(_) | Self::Storage(_))
+        matches!(
+            self,
+            Self::Inputs(_) | Self::Storage(_) | Self::DeviceLost(_)
+        )
     }
 
     /// Another attempt would come to the same.
@@ -241,7 +250,10 @@ impl Failure {
     /// Where in the user's Python code it happened, if that is known.
     pub fn traceback(&self) -> Option<&str> {
         match self {
-            Self::Raised(error) | Self::Init(error) | Self::Device(error) => {
+            Self::Raised(error)
+            | Self::Init(error)
+            | Self::Device(error)
+            | Self::DeviceLost(error) => {
                 Some(error.traceback.as_str()).filter(|text| !text.is_empty())
             }
             _ => None,
@@ -331,7 +343,9 @@ impl fmt::Display for Failure {
                     super::units::format_bytes(*limit_bytes)
                 )
             }
-            Self::Raised(error) | Self::Device(error) => write!(f, "{error}"),
+            Self::Raised(error) | Self::Device(error) | Self::DeviceLost(error) => {
+                write!(f, "{error}")
+            }
             Self::Init(error) if error.kind == python::FAILED => write!(f, "{error}"),
             Self::Init(error) => write!(f, "the worker could not start: {error}"),
         }

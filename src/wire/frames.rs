@@ -92,7 +92,7 @@
 //! An error is JSON `{"type", "message", "traceback"}` in a line of its own; in pools the pickled
 //! exception follows, if it can be pickled, which such a client passes over. With
 //! `"of_device": true` what the worker computes on failed: the worker ends, the task is tried
-//! again.
+//! again; with `"lost": true` as well the driver gave its GPU up, which rests then.
 //!
 //! A `RUN` with `PULL` announces a task: its payload is the size in bytes as u64, and the arguments
 //! come in a second `RUN` once asked for by `SEND`; so large arguments wait at the client and not

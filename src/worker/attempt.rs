@@ -16,7 +16,7 @@ use super::{
     staging::{Staged, Stager},
     stop::Stop,
 };
-use nodectl_ports::{Blobs, DiskHealth, Event, NodeHandle, Vault, WorkerEvent};
+use nodectl_ports::{Blobs, DiskHealth, Event, GpuHealth, NodeHandle, Vault, WorkerEvent};
 use nodectl_types::{Attempt, Failure, JobId, MetricPoint, NodeId, StartTask, TaskIndex, WorkSpec};
 use std::{
     collections::HashMap,
@@ -37,6 +37,7 @@ pub struct AttemptContext {
     pub runtime: Handle,
     pub blobs: Arc<dyn Blobs>,
     pub disk: Arc<dyn DiskHealth>,
+    pub gpus: Arc<dyn GpuHealth>,
     pub vault: Arc<dyn Vault>,
     pub stager: Stager,
     pub environments: Environments,

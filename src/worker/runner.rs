@@ -17,7 +17,7 @@ use super::{
     streams,
 };
 use nodectl_ports::{
-    BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, Vault, carried, wall_ms,
+    BlobFetcher, Blobs, DiskHealth, Event, GpuHealth, NodeHandle, Runner, Vault, carried, wall_ms,
 };
 use nodectl_types::{
     Attempt, JobId, MakingEnvironment, NodeId, StartTask, TaskIndex, query::Stream,
@@ -84,12 +84,13 @@ impl RunnerConfig {
     }
 }
 
-/// Where tasks' files come from and go to.
+/// Where tasks' files come from and go to, and what the machine tells of itself.
 #[derive(Clone)]
 pub struct TaskFiles {
     pub blobs: Arc<dyn Blobs>,
     pub fetcher: Arc<dyn BlobFetcher>,
     pub disk: Arc<dyn DiskHealth>,
+    pub gpus: Arc<dyn GpuHealth>,
     pub vault: Arc<dyn Vault>,
 }
 
@@ -112,6 +113,7 @@ impl Workers {
             blobs,
             fetcher,
             disk,
+            gpus,
             vault,
         } = keep;
         let layout = Layout::new(&config.data_dir);
@@ -136,6 +138,7 @@ impl Workers {
             runtime: Handle::current(),
             blobs,
             disk,
+            gpus,
             vault,
             stager,
             link: Mutex::new(Some(Arc::new(link))),

@@ -3,8 +3,8 @@
 use futures::future::BoxFuture;
 use nodectl::{
     ports::{
-        BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StoreEvent, UserRequest, Vault,
-        WorkerEvent,
+        BlobFetcher, Blobs, DiskHealth, Event, GpuHealth, NodeHandle, Runner, StoreEvent,
+        UserRequest, Vault, WorkerEvent,
     },
     types::{
         Attempt, BlobHash, Failure, JobId, KeptSecret, NodeId, Outcome, Params, StartTask,
@@ -115,11 +115,19 @@ pub fn config(dir: &Path) -> RunnerConfig {
     }
 }
 
+/// A machine without GPUs: none is lost.
+struct NoGpus;
+
+impl GpuHealth for NoGpus {
+    fn lost(&self, _uuids: &[[u8; 16]], _why: &str) {}
+}
+
 pub fn keep(store: &nodectl::store::Store, fetcher: Arc<Fetcher>, node: NodeHandle) -> TaskFiles {
     TaskFiles {
         blobs: store.blobs(),
         fetcher,
         disk: store.health(node),
+        gpus: Arc::new(NoGpus),
         vault: Arc::new(OneSecret),
     }
 }

@@ -78,6 +78,9 @@ pub enum IntegrationError {
     Monitors { monitors: usize, frames: usize },
     #[error("on the GPU: {0}")]
     Gpu(String),
+    /// Its driver gave the GPU up.
+    #[error("{0}")]
+    LostGpu(String),
 }
 
 /// Why an image cannot be read.

@@ -37,7 +37,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 impl From<DeviceError> for IntegrationError {
     fn from(error: DeviceError) -> Self {
-        Self::Gpu(error.to_string())
+        match error {
+            DeviceError::Lost { .. } => Self::LostGpu(error.to_string()),
+            other => Self::Gpu(other.to_string()),
+        }
     }
 }
 

@@ -236,6 +236,9 @@ impl SharedEngine {
 pub fn failed(stack: &Stack, error: &BatchError) -> CallError {
     match error {
         BatchError::Integration(IntegrationError::Gpu(_)) => CallError::Device(error.to_string()),
+        BatchError::Integration(IntegrationError::LostGpu(_)) => {
+            CallError::LostDevice(error.to_string())
+        }
         BatchError::Integration(error) => CallError::Task(format!(
             "{}: `{}`: {error}",
             stack.path.display(),

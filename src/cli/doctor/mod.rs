@@ -23,7 +23,7 @@ use nodectl_app as app;
 use nodectl_app::settings::Settings;
 use nodectl_http::{Client, ClientError};
 use nodectl_types::{GpuKind, text};
-use nodectl_wire::api::{Doctor, Finding, Severity};
+use nodectl_wire::api::{Device, Doctor, Finding, Severity};
 use std::{
     fs, io,
     net::{Ipv4Addr, TcpListener, UdpSocket},
@@ -81,6 +81,9 @@ async fn of_machine(client: &Client, settings: &Settings) -> Result<Doctor, CliE
         .extend(settings.cluster.secret_file.as_deref().map(secret_file));
     doctor.findings.push(isolation(settings));
     doctor.findings.push(gpus(&settings.node.data_dir).await);
+    // Without a node none rests.
+    let devices = client.devices().await.unwrap_or_default();
+    doctor.findings.extend(devices.iter().filter_map(resting));
     doctor.findings.push(python(PYTHON).await);
     Ok(doctor)
 }
@@ -271,6 +274,21 @@ async fn gpus(data_dir: &Path) -> Finding {
             Finding::warning("gpu", why, nvidia.as_deref().or(hint).unwrap_or(usual))
         }
     }
+}
+
+/// A GPU that is not used for a while, since its driver gave it up.
+fn resting(device: &Device) -> Option<Finding> {
+    device.gpu.rests.then(|| {
+        Finding::warning(
+            "gpu",
+            format!(
+                "{} on {}: {}",
+                device.gpu.name, device.node_name, device.gpu.why
+            ),
+            "`dmesg` on that machine says what the driver saw: a watchdog, heat, a fault; where it \
+             happens again and again, look at cooling, power and the driver's version",
+        )
+    })
 }
 
 /// What is missing where NVIDIA's kernel module is loaded and none of its GPUs can be used.

@@ -53,7 +53,7 @@ const JOBS: [Column; 9] = [
 ];
 /// Where tasks that were stopped are counted among those columns, if some were.
 const STOPPED_AT: usize = 7;
-const DEVICES: [Column; 13] = [
+const DEVICES: [Column; 14] = [
     Column::kept("NODE"),
     Column::kept("GPU"),
     Column::dropped("VENDOR", 6),
@@ -64,6 +64,7 @@ const DEVICES: [Column; 13] = [
     Column::dropped("COPY", 4),
     Column::dropped("GEMM F32", 2),
     Column::dropped("GEMM F16", 5),
+    Column::dropped("TILES", 8),
     Column::dropped("DRIVER", 8),
     Column::dropped("UUID", 10),
     Column::dropped("FEATURES", 9),
@@ -227,6 +228,7 @@ impl Output for Table {
                     rate(|rates| format!("{:.1} GB/s", rates.copy_bytes_per_s as f64 / 1e9)),
                     rate(|rates| format!("{:.3} TFLOP/s", rates.gemm_f32_flops as f64 / 1e12)),
                     rate(|rates| format!("{:.3} TFLOP/s", rates.gemm_f16_flops as f64 / 1e12)),
+                    rate(tiles),
                     cut(&gpu.driver),
                     gpu.uuid.clone(),
                     if gpu.features.is_empty() {
@@ -353,7 +355,7 @@ fn real_gpus(node: &Node) -> impl Iterator<Item = &GpuView> {
         .filter(|gpu| gpu.kind != GpuKindName::Software)
 }
 
-/// `2 GeForce GTX 1080, 1 Radeon VII`, or `0`.
+/// `2 GeForce GTX 1080, 1 Radeon VII (1 resting)`, or `0`.
 fn gpus(node: &Node) -> String {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     real_gpus(node).for_each(|gpu| *counts.entry(&gpu.name).or_default() += 1);
@@ -361,11 +363,21 @@ fn gpus(node: &Node) -> String {
         .iter()
         .map(|(name, count)| format!("{count} {name}"))
         .collect();
-    if named.is_empty() {
-        "0".into()
-    } else {
-        cut(&named.join(", "))
+    let resting = real_gpus(node).filter(|gpu| gpu.rests).count();
+    match (named.is_empty(), resting) {
+        (true, _) => "0".into(),
+        (false, 0) => cut(&named.join(", ")),
+        (false, resting) => cut(&format!("{} ({resting} resting)", named.join(", "))),
     }
+}
+
+/// How products of f32 and of f16 matrices are fastest: `128/coop`.
+fn tiles(rates: &GpuRatesView) -> String {
+    let way = |tile: u16| match tile {
+        0 => "coop".into(),
+        tile => tile.to_string(),
+    };
+    format!("{}/{}", way(rates.gemm_f32_tile), way(rates.gemm_f16_tile))
 }
 
 fn drivers(node: &Node) -> String {

@@ -82,14 +82,19 @@ fn gpus_are_listed_with_what_is_known_of_them_and_why_they_are_not_used() {
     (software.gpu.used, software.gpu.why, software.gpu.name) =
         (false, "a CPU driver".into(), "llvmpipe".into());
     (software.gpu.memory_free, software.gpu.features) = (None, Vec::new());
-    devices.extend([software.clone(), software]);
+    let mut resting = devices[0].clone();
+    (resting.gpu.used, resting.gpu.rests) = (false, true);
+    resting.gpu.why = "its driver gave it up, and it rests for 30 s: the GPU was lost".into();
+    devices.extend([software.clone(), software, resting]);
     insta::assert_snapshot!(WIDE.devices(&devices), @r"
-    NODE   GPU          VENDOR  KIND      USED  MEMORY   FREE     COPY         GEMM F32        GEMM F16         DRIVER  UUID                              FEATURES
-    alpha  NVIDIA H200  NVIDIA  discrete  yes   139 GiB  138 GiB  4100.0 GB/s  31.500 TFLOP/s  420.000 TFLOP/s  570.1   01010101010101010101010101010101  f16,subgroups
-    beta   NVIDIA H200  NVIDIA  discrete  yes   139 GiB  138 GiB  ?            ?               ?                570.1   02020202020202020202020202020202  f16,subgroups
-    beta   llvmpipe     NVIDIA  discrete  no    139 GiB  ?        ?            ?               ?                570.1   02020202020202020202020202020202  -
-    beta   llvmpipe     NVIDIA  discrete  no    139 GiB  ?        ?            ?               ?                570.1   02020202020202020202020202020202  -
+    NODE   GPU          VENDOR  KIND      USED  MEMORY   FREE     COPY         GEMM F32        GEMM F16         TILES     DRIVER  UUID                              FEATURES
+    alpha  NVIDIA H200  NVIDIA  discrete  yes   139 GiB  138 GiB  4100.0 GB/s  31.500 TFLOP/s  420.000 TFLOP/s  128/coop  570.1   01010101010101010101010101010101  f16,subgroups
+    beta   NVIDIA H200  NVIDIA  discrete  yes   139 GiB  138 GiB  ?            ?               ?                ?         570.1   02020202020202020202020202020202  f16,subgroups
+    beta   llvmpipe     NVIDIA  discrete  no    139 GiB  ?        ?            ?               ?                ?         570.1   02020202020202020202020202020202  -
+    beta   llvmpipe     NVIDIA  discrete  no    139 GiB  ?        ?            ?               ?                ?         570.1   02020202020202020202020202020202  -
+    alpha  NVIDIA H200  NVIDIA  discrete  no    139 GiB  138 GiB  4100.0 GB/s  31.500 TFLOP/s  420.000 TFLOP/s  128/coop  570.1   01010101010101010101010101010101  f16,subgroups
     not used: llvmpipe: a CPU driver
+    not used: NVIDIA H200: its driver gave it up, and it rests for 30 s: the GPU was lost
     not measured: `nodectl devices --measure` on beta does it
     ");
 }

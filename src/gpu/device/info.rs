@@ -323,6 +323,7 @@ pub(crate) fn describe(device: &PhysicalDevice) -> Option<Gpu> {
             features: offered(device).names(),
             memory_free: memory_free(device),
             rates: None,
+            rests: None,
         },
     })
 }

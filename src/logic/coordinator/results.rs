@@ -15,8 +15,8 @@ use crate::{
     timers::Timer,
 };
 use nodectl_types::{
-    Attempt, BlobHash, Cell, JobHead, Message, NodeId, Outcome, Record, TaskIndex, Time, limits,
-    record::TaskRecord,
+    Attempt, BlobHash, Cell, Failure, JobHead, Message, NodeId, Outcome, Record, TaskIndex, Time,
+    limits, record::TaskRecord,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -391,7 +391,7 @@ impl Coordinator {
     }
 
     /// A failure that is the node's and not the task's uses up no retry, a few times: the node is
-    /// spared for a while, and others try.
+    /// spared for a while, and others try. Of a lost GPU the node itself sees to that it rests.
     fn is_forgiven(&mut self, core: &mut Core, from: NodeId, record: &TaskRecord) -> bool {
         let Outcome::Failed(failure) = &record.outcome else {
             return false;
@@ -401,19 +401,27 @@ impl Coordinator {
             .alive()
             .into_iter()
             .any(|node| node != from && core.members.is_reachable(node));
-        if !failure.is_of_the_node() || !others {
+        let is_lost = matches!(failure, Failure::DeviceLost(_));
+        if !failure.is_of_the_node() || !(others || is_lost) {
             return false;
         }
         let now = core.mono();
         let name = core.members.name(from);
         let work = self.nodes.entry(from).or_default();
-        if !work.is_spared(now) {
+        let spared = if is_lost {
+            "the GPU rests"
+        } else {
+            "the node gets no tasks"
+        };
+        if is_lost || !work.is_spared(now) {
             core.notice(format!(
-                "job {}: {name} gets no tasks for a while: {failure}",
+                "job {}: {spared} for a while: {name}: {failure}",
                 self.job
             ));
         }
-        work.spared_until = Some(now + SPARED);
+        if !is_lost {
+            work.spared_until = Some(now + SPARED);
+        }
         let forgiven = self.forgiven.entry(record.task).or_default();
         *forgiven += 1;
         *forgiven <= MOST_FORGIVEN

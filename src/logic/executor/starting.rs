@@ -1,6 +1,6 @@
 //! Which of the ordered tasks starts next: in turn between jobs, and on which GPUs.
 
-use super::*;
+use super::{cards::pick_cards, *};
 
 impl Executor {
     pub(super) fn start_what_fits(&mut self, core: &mut Core) {
@@ -15,6 +15,7 @@ impl Executor {
             return;
         }
         self.give_back_what_cannot_end(core);
+        self.give_back_what_has_no_gpu();
         let mut order: Vec<_> = self
             .jobs
             .iter()
@@ -184,30 +185,4 @@ pub(super) fn holders(core: &Core, job: JobId, coordinator: NodeId) -> Vec<NodeI
     let mut seen = BTreeSet::new();
     holders.retain(|node| seen.insert(*node));
     holders
-}
-
-/// Which cards a need of `milli` thousandths takes, and how much of each: whole cards for whole
-/// numbers, else a share of the fullest card that still has room, so that fractions pack on the
-/// fewest cards.
-fn pick_cards(cards: &[Card], milli: u32) -> Option<Vec<(usize, u32)>> {
-    if milli == 0 {
-        return Some(Vec::new());
-    }
-    if milli < 1000 {
-        let roomy = cards
-            .iter()
-            .enumerate()
-            .filter(|(_, card)| card.free_milli >= milli);
-        let (index, _) = roomy.min_by_key(|(_, card)| card.free_milli)?;
-        return Some(vec![(index, milli)]);
-    }
-    let whole = cards
-        .iter()
-        .enumerate()
-        .filter(|(_, card)| card.free_milli == 1000);
-    let picked: Vec<_> = whole
-        .take(milli.div_ceil(1000) as usize)
-        .map(|(index, _)| (index, 1000))
-        .collect();
-    (picked.len() == milli.div_ceil(1000) as usize).then_some(picked)
 }

@@ -20,7 +20,10 @@ use crate::{
     team::Team,
 };
 use nodectl_builtin::{BuiltinPart, Call, CallError, device};
-use nodectl_gpu::ops::{Cpu, Engine, EngineError, Vulkan};
+use nodectl_gpu::{
+    device::DeviceError,
+    ops::{Cpu, Engine, EngineError, Vulkan},
+};
 use nodectl_types::servers::{Consistency, SOCKET_VARIABLE, ServerSettings};
 use serde_json::{Value as Json, json};
 use std::{
@@ -398,20 +401,15 @@ fn note(plan: &TrainPlan, split: &Split) -> Note {
 
 /// The worker must end where its device is of no more use.
 fn call_error(error: TrainError) -> CallError {
-    let of_device = |error: &EngineError| {
-        matches!(
-            error,
-            EngineError::Device(_) | EngineError::OutOfMemory { .. }
-        )
+    let text = error.to_string();
+    let of_engine = match &error {
+        TrainError::Network(NetworkError::Engine(error)) => Some(error),
+        TrainError::Parameters(ParametersError::Engine(error)) => Some(error),
+        _ => None,
     };
-    let is_device = match &error {
-        TrainError::Network(NetworkError::Engine(error)) => of_device(error),
-        TrainError::Parameters(ParametersError::Engine(error)) => of_device(error),
-        _ => false,
-    };
-    if is_device {
-        CallError::Device(error.to_string())
-    } else {
-        CallError::Task(error.to_string())
+    match of_engine {
+        Some(EngineError::Device(DeviceError::Lost { .. })) => CallError::LostDevice(text),
+        Some(EngineError::Device(_) | EngineError::OutOfMemory { .. }) => CallError::Device(text),
+        _ => CallError::Task(text),
     }
 }

@@ -109,6 +109,8 @@ pub struct GpuView {
     pub kind: GpuKindName,
     /// Whether tasks that ask for GPUs get it.
     pub used: bool,
+    /// Whether it is not used for a while only, since its driver gave it up.
+    pub rests: bool,
     /// Why, or why not.
     pub why: String,
     /// Bytes of its memory that were free when the node looked, where the driver tells.
@@ -130,6 +132,10 @@ pub struct GpuRatesView {
     pub gemm_f32_flops: u64,
     /// The same of f16 matrices with sums of f32, by cooperative matrices where the GPU has them.
     pub gemm_f16_flops: u64,
+    /// Rows and columns of what a workgroup computes where products of f32 matrices are fastest.
+    pub gemm_f32_tile: u16,
+    /// The same of f16 matrices; 0: cooperative matrices are faster than any.
+    pub gemm_f16_tile: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -261,20 +267,26 @@ impl From<&Gpu> for GpuView {
             uuid: gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
             memory_bytes: gpu.memory_bytes,
             kind,
-            used: gpu.kind != GpuKind::Software,
-            why: match gpu.kind {
-                GpuKind::Software => {
+            used: gpu.kind != GpuKind::Software && gpu.details.rests.is_none(),
+            why: match (gpu.kind, &gpu.details.rests) {
+                (_, Some(why)) => why.clone(),
+                (GpuKind::Software, None) => {
                     "a driver that computes on the processor: tasks that ask for GPUs do not get it"
                         .into()
                 }
-                _ => "tasks that ask for GPUs get it".into(),
+                (GpuKind::Discrete | GpuKind::Integrated | GpuKind::Virtual, None) => {
+                    "tasks that ask for GPUs get it".into()
+                }
             },
+            rests: gpu.details.rests.is_some(),
             memory_free: gpu.details.memory_free,
             features: gpu.details.features.clone(),
             rates: gpu.details.rates.map(|rates| GpuRatesView {
                 copy_bytes_per_s: rates.copy_bytes_per_s,
                 gemm_f32_flops: rates.gemm_f32_flops,
                 gemm_f16_flops: rates.gemm_f16_flops,
+                gemm_f32_tile: rates.gemm_f32_tile,
+                gemm_f16_tile: rates.gemm_f16_tile,
             }),
         }
     }

@@ -300,7 +300,7 @@ impl From<&Failure> for FailureView {
                 (FailureKind::Environment, None)
             }
             Failure::Init(_) => (FailureKind::Init, None),
-            Failure::Device(_) => (FailureKind::Device, None),
+            Failure::Device(_) | Failure::DeviceLost(_) => (FailureKind::Device, None),
             Failure::Storage(_) => (FailureKind::Storage, None),
             Failure::Rank { .. } => (FailureKind::Rank, None),
             Failure::Need { .. } => (FailureKind::NeedFailed, None),

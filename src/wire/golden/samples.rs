@@ -555,6 +555,7 @@ pub fn failures() -> Vec<Failure> {
         Failure::Need {
             name: "load".into(),
         },
+        Failure::DeviceLost(ErrorReport::without_exception("the driver gave it up")),
     ]
 }
 

@@ -219,7 +219,14 @@ impl ReadyWorker {
         };
         let usage = self.usage(begun, cpu_before);
         let is_stopped = call.stop.let_go();
-        let is_broken = matches!(verdict, Verdict::Failed(Failure::Device(_)));
+        let is_broken = matches!(
+            verdict,
+            Verdict::Failed(Failure::Device(_) | Failure::DeviceLost(_))
+        );
+        if let Verdict::Failed(Failure::DeviceLost(error)) = &verdict {
+            // Before the end is told: what is ordered then is for the GPUs that are left.
+            context.gpus.lost(&call.task.gpus, &error.message);
+        }
         let remains = Remains {
             dir,
             outputs,

@@ -37,6 +37,9 @@ struct ErrorLine {
     traceback: String,
     #[serde(default)]
     of_device: bool,
+    /// The driver gave the device up.
+    #[serde(default)]
+    lost: bool,
 }
 
 /// What `READY` carries.
@@ -192,8 +195,9 @@ fn init_message(worker: &WorkerSpec) -> Result<String, ErrorReport> {
 /// What `FAILED` says of a call.
 pub(super) fn failure_of(payload: &[u8]) -> Failure {
     match read_error(payload) {
-        (error, true) => Failure::Device(error),
-        (error, false) => Failure::Raised(error),
+        (error, Blame::Task) => Failure::Raised(error),
+        (error, Blame::Device) => Failure::Device(error),
+        (error, Blame::LostDevice) => Failure::DeviceLost(error),
     }
 }
 
@@ -201,9 +205,16 @@ fn error_of(payload: &[u8]) -> ErrorReport {
     read_error(payload).0
 }
 
-/// The error of a line of JSON, and whether it is the device's; one that is too long to be kept is
-/// said to be.
-fn read_error(payload: &[u8]) -> (ErrorReport, bool) {
+/// What a worker's error is put down to.
+enum Blame {
+    Task,
+    Device,
+    LostDevice,
+}
+
+/// The error of a line of JSON, and what it is put down to; one that is too long to be kept is said
+/// to be.
+fn read_error(payload: &[u8]) -> (ErrorReport, Blame) {
     let line = payload
         .split(|byte| *byte == b'\n')
         .next()
@@ -214,6 +225,7 @@ fn read_error(payload: &[u8]) -> (ErrorReport, bool) {
             message,
             traceback,
             of_device,
+            lost,
         }) => (
             ErrorReport {
                 kind,
@@ -221,13 +233,17 @@ fn read_error(payload: &[u8]) -> (ErrorReport, bool) {
                 traceback,
             }
             .bounded(),
-            of_device,
+            match (of_device, lost) {
+                (_, true) => Blame::LostDevice,
+                (true, false) => Blame::Device,
+                (false, false) => Blame::Task,
+            },
         ),
         Err(_) => (
             ErrorReport::without_exception(
                 "an exception that cannot be shown; see the task's stderr",
             ),
-            false,
+            Blame::Task,
         ),
     }
 }
@@ -239,4 +255,24 @@ fn last_words(path: &Path) -> io::Result<String> {
     let mut bytes = vec![0; kept as usize];
     file.read_exact_at(&mut bytes, length - kept)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_put_down_to_what_the_worker_says() {
+        let said = |rest: &str| {
+            let line = format!("{{\"type\": \"\", \"message\": \"m\"{rest}}}\n");
+            failure_of(line.as_bytes())
+        };
+        assert!(matches!(said(""), Failure::Raised(_)));
+        let full = said(", \"of_device\": true, \"lost\": false");
+        assert!(matches!(full, Failure::Device(_)));
+        let lost = said(", \"of_device\": true, \"lost\": true");
+        assert!(matches!(&lost, Failure::DeviceLost(error) if error.message == "m"));
+        assert!(lost.is_of_the_node() && !lost.is_final());
+        assert!(matches!(failure_of(b"{"), Failure::Raised(_)));
+    }
 }

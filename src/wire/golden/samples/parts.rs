@@ -17,7 +17,10 @@ pub fn node_info() -> NodeInfo {
                 copy_bytes_per_s: 900 << 30,
                 gemm_f32_flops: 20 << 40,
                 gemm_f16_flops: 300 << 40,
+                gemm_f32_tile: 128,
+                gemm_f16_tile: 0,
             }),
+            rests: (uuid == 1).then(|| "it was lost; it is tried again in 30 s".into()),
         },
     };
     NodeInfo {
