@@ -1,6 +1,6 @@
 //! How long a kernel's workgroups take, learned from submissions that have ended, and how much is
-//! submitted at once: enough that submitting costs nothing beside it, little enough that no driver's
-//! watchdog is met (2 s on desktops, and with amdgpu's newer ones everywhere). Pure.
+//! submitted at once: enough that submitting costs nothing beside it, little enough that no
+//! driver's watchdog is met (2 s on desktops, and with amdgpu's newer ones everywhere). Pure.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -153,7 +153,8 @@ mod tests {
             let (pieces, longest) = run(&mut pace, groups, time);
             prop_assert!(longest <= LIMIT.max(time(1)), "{longest:?}");
             let needed = time(groups).as_secs_f64() / TARGET.as_secs_f64();
-            // Of workgroups that are long by themselves it is not found out how many fit beside each other.
+            // Of workgroups that are long by themselves it is not found out how many fit beside
+            // each other.
             let is_long = group_ns > 150_000_000;
             prop_assert!(is_long || pieces as f64 <= 4.0 * needed + 3.0, "{pieces} {needed}");
         }

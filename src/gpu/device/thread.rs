@@ -1,6 +1,6 @@
 //! The device's threads. The first takes calls, makes submissions of them and never waits for the
-//! GPU, except for staging memory, and while a kernel is new. The second waits for submissions to end, in order, and answers.
-//! What a submission uses is kept until then.
+//! GPU, except for staging memory, and while a kernel is new. The second waits for submissions to
+//! end, in order, and answers. What a submission uses is kept until then.
 
 use super::{
     DeviceError, DeviceFailure,

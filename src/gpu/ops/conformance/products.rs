@@ -269,8 +269,8 @@ fn cooperative_products_are_products() {
     }
 }
 
-/// Whichever shader multiplies them, products of f32 have the same bits: which one is taken is found
-/// by measuring.
+/// Whichever shader multiplies them, products of f32 have the same bits: which one is taken is
+/// found by measuring.
 #[test]
 fn all_ways_of_multiplying_give_the_same_bits() {
     let Some(device) = Rig::device() else { return };
