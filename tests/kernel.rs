@@ -341,7 +341,7 @@ fn every_part_is_there_although_a_worker_is_killed() {
         return;
     }
     let cluster = Cluster::of(2);
-    let body = "    var n = 0u;\n    for (var i = 0u; i < 20000u; i++) { n += (i ^ id.x) % 7u; }\n    \
+    let body = "    var n = 0u;\n    for (var i = 0u; i < 60000u; i++) { n += (i ^ id.x) % 7u; }\n    \
                 out[id.x] = (tile.origin.x + id.x) * 3u + n % 1u;";
     let file = job(
         &cluster,

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
     fs,
+    io::Write,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -78,9 +79,18 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
+/// By another process: what this one forks meanwhile would have the file open for writing until it
+/// is itself another program, and nobody could start it.
 fn write_program(path: &Path, bytes: &[u8]) {
-    fs::write(path, bytes).expect("writable");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
+    let mut writer = Command::new("sh");
+    writer
+        .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+        .arg(path);
+    let mut writer = writer.stdin(Stdio::piped()).spawn().expect("sh is there");
+    let mut input = writer.stdin.take().expect("piped");
+    input.write_all(bytes).expect("it reads");
+    drop(input);
+    assert!(writer.wait().expect("our child").success(), "writable");
 }
 
 #[test]

@@ -379,7 +379,7 @@ mod tests {
         assert_eq!(listed[0].details.rests, None);
         assert_eq!(
             listed[1].details.rests.as_deref(),
-            Some("its driver gave it up, and it rests for 30 s: gone")
+            Some("its driver gave it up, and it rests for 30.0 s: gone")
         );
         let begin = Instant::now();
         let first = LostGpu::new(None, "gone", begin);

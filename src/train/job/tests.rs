@@ -79,6 +79,11 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
         (job.draft.repeat, job.draft.work.env[0].1.as_str()),
         (5, "{{\"workers\":5}}")
     );
+}
+
+#[test]
+fn mistakes_in_how_workers_share_are_named() {
+    let dir = directory();
     for (keys, wanted) in [
         ("workers = 0", "workers"),
         ("num_push_threads = 65", "more than 64"),
@@ -110,7 +115,8 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
             "a.safetensors",
         ),
     ] {
-        let error = sharing(keys).unwrap_err();
+        let text = format!("{keys}\n[data]\ntable = \"a.csv\"\n{MODEL}");
+        let error = parse(&dir, &text).unwrap_err();
         assert!(error.contains(wanted), "{keys}: {error}");
     }
 }
