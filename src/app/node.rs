@@ -546,6 +546,10 @@ struct StreamHosts {
 }
 
 impl StreamHost for StreamHosts {
+    fn has(&self, token: &StreamToken) -> bool {
+        self.trainings.has(token) || self.pools.has(token)
+    }
+
     fn attach(
         &self,
         from: NodeId,

@@ -136,6 +136,14 @@ impl PoolShared {
 }
 
 impl StreamHost for Pools {
+    fn has(&self, token: &StreamToken) -> bool {
+        let is_here = self.shared.entries().contains_key(token);
+        if !is_here {
+            self.shared.sweep_soon();
+        }
+        is_here
+    }
+
     fn attach(
         &self,
         from: NodeId,

@@ -474,6 +474,8 @@ pub trait BlobFetcher: Send + Sync {
 
 /// Serves streams that other nodes open: of workers to their pools, of trainings.
 pub trait StreamHost: Send + Sync {
+    /// Whether something here has the token: if not, whoever asks for a stream is told so.
+    fn has(&self, token: &StreamToken) -> bool;
     /// Node `from` has opened a stream for that token. From a worker's process that is at a pool's
     /// disposal come the frames of `wire::frames`, `HELLO` left out. Returns when the stream is
     /// done with; at once if nothing here has the token.

@@ -55,6 +55,7 @@ pub type Close = Box<dyn Fn() + Send + Sync>;
 /// parameters.
 pub trait Streams: Send + Sync {
     /// Opens a stream to a member for that token; `StreamHost::attach` gets the other end there.
+    /// `NotFound` if the member answers that nothing there has the token.
     fn open(
         &self,
         to: NodeId,

@@ -207,7 +207,9 @@ impl Search {
             .get(&peer)
             .is_none_or(|called| now.since(*called) >= ASK_AGAIN);
         let invites = seen.serves && !self.accepted.contains(&peer) && is_due;
-        let calls = is_new || invites || (self.me < peer && is_due);
+        // It may not have been reached.
+        let asks = now.since(self.begun) < MEET && !self.absent.contains(&peer);
+        let calls = is_new || invites || ((self.me < peer || asks) && is_due);
         if !calls || !self.engaged.insert(peer) {
             return None;
         }

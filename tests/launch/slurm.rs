@@ -224,7 +224,7 @@ fn an_elastic_launch_asks_for_no_node_that_nothing_could_use() {
     wait_until(LATER, "and given back", || {
         queue(&bed).is_empty() && launched_nodes(&cluster) == 0
     });
-    assert_eq!(told().matches("giving").count(), 1, "{}", told());
+    assert_eq!(told().matches("stopping ").count(), 1, "{}", told());
     run_squares(&cluster, 3, "true");
     assert_eq!(
         told().matches("no node is asked for").count(),

@@ -66,6 +66,10 @@ impl Host {
 struct Fake(Arc<Host>);
 
 impl StreamHost for Fake {
+    fn has(&self, token: &StreamToken) -> bool {
+        *token == TOKEN
+    }
+
     fn attach(
         &self,
         from: NodeId,

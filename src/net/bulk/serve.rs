@@ -227,6 +227,12 @@ impl Server {
         mut stream: Stream,
     ) -> io::Result<Option<(StreamToken, Carrier, DirectionKeys)>> {
         let token = streams::read_token(&mut stream).await?;
+        if !self.inner.host.has(&token) {
+            let missing = Answer::Missing.encode();
+            timed(async { stream.write_all(&missing).await }).await?;
+            stream.close().await?;
+            return Ok(None);
+        }
         let mut offer = Offer {
             size: 0,
             ticket: Tickets::draw(),

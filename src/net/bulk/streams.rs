@@ -53,7 +53,7 @@ pub async fn open(
         Answer::Missing => {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                failed("it has no such pool".into()),
+                failed("it has no such pool or training".into()),
             ));
         }
     };
