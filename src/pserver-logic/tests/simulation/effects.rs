@@ -28,6 +28,38 @@ impl Simulation {
                 self.done.extend(written.map(|written| (at, written)));
             }
             Effect::Take(place) => node.take(&self.began, place, bytes.clone()),
+            Effect::Contribute { .. }
+            | Effect::Sum { .. }
+            | Effect::Merge { .. }
+            | Effect::Grace { .. }
+            | Effect::Apply { .. } => return self.carry_out_update(at, effect),
+            Effect::Checkpoint(effect) => self.carry_out_checkpoint(at, effect),
+            Effect::Seed { .. } => self.seed(at),
+            Effect::DropGradients => {
+                node.contributions.clear();
+                if !node.sums.is_empty() {
+                    self.story.count("the next view made sums void");
+                }
+                node.sums.clear();
+                node.merged.clear();
+            }
+            Effect::DropBlock { block } => assert!(node.blocks.remove(&block).is_some()),
+            Effect::Zero { tensor, .. } => assert_eq!(tensor, 1, "all others were pushed"),
+            Effect::Norm { worker } => return Some(GroupInput::Norm { worker, norm2: 1.0 }),
+            Effect::Deliver { worker, block } => {
+                let content = node.blocks[&block].clone();
+                node.deliver(&self.began, worker, block, content);
+            }
+            Effect::Tell { worker, notice } => self.notify(at, worker, notice),
+            Effect::HangUp { peer, why } => panic!("{} says what cannot be: {why}", peer.short()),
+        }
+        None
+    }
+
+    /// An effect on updates that have not been applied yet, or applying one.
+    fn carry_out_update(&mut self, at: NodeId, effect: Effect) -> Option<GroupInput> {
+        let node = self.nodes.get_mut(&at).unwrap();
+        match effect {
             Effect::Contribute {
                 worker,
                 clock,
@@ -76,25 +108,7 @@ impl Simulation {
                 step,
                 ..
             } => self.apply(at, block, gradient, step),
-            Effect::Checkpoint(effect) => self.carry_out_checkpoint(at, effect),
-            Effect::Seed { .. } => self.seed(at),
-            Effect::DropGradients => {
-                node.contributions.clear();
-                if !node.sums.is_empty() {
-                    self.story.count("the next view made sums void");
-                }
-                node.sums.clear();
-                node.merged.clear();
-            }
-            Effect::DropBlock { block } => assert!(node.blocks.remove(&block).is_some()),
-            Effect::Zero { tensor, .. } => assert_eq!(tensor, 1, "all others were pushed"),
-            Effect::Norm { worker } => return Some(GroupInput::Norm { worker, norm2: 1.0 }),
-            Effect::Deliver { worker, block } => {
-                let content = node.blocks[&block].clone();
-                node.deliver(&self.began, worker, block, content);
-            }
-            Effect::Tell { worker, notice } => self.notify(at, worker, notice),
-            Effect::HangUp { peer, why } => panic!("{} says what cannot be: {why}", peer.short()),
+            other => panic!("{other:?} is no effect on updates"),
         }
         None
     }

@@ -159,22 +159,22 @@ impl Simulation {
             self.give(at, GroupInput::Push { worker, tensors }, Bytes::None);
         }
         if last {
-            self.promises.reached(worker, clock + 1);
-            let script = self
-                .nodes
-                .get_mut(&at)
-                .unwrap()
-                .workers
-                .get_mut(&worker)
-                .unwrap();
-            script.waiting = true;
-            script.pulling = (0..self.layout.tensors() as u32).collect();
-            if self.nodes[&at].group.clock_of(worker) == Some(clock) {
-                self.give(at, GroupInput::Clock { worker, samples: 8 }, Bytes::None);
-            }
-            if self.nodes[&at].workers.contains_key(&worker) {
-                self.pull(at, worker);
-            }
+            self.end_clock(at, worker, clock);
+        }
+    }
+
+    /// All is pushed: the worker waits for the values of the next clock.
+    fn end_clock(&mut self, at: NodeId, worker: Worker, clock: Clock) {
+        self.promises.reached(worker, clock + 1);
+        let node = self.nodes.get_mut(&at).unwrap();
+        let script = node.workers.get_mut(&worker).unwrap();
+        script.waiting = true;
+        script.pulling = (0..self.layout.tensors() as u32).collect();
+        if self.nodes[&at].group.clock_of(worker) == Some(clock) {
+            self.give(at, GroupInput::Clock { worker, samples: 8 }, Bytes::None);
+        }
+        if self.nodes[&at].workers.contains_key(&worker) {
+            self.pull(at, worker);
         }
     }
 

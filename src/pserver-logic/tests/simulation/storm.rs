@@ -148,7 +148,7 @@ impl Storm {
         let settings = ServerSettings {
             replicas: storm.settings.replicas,
             checkpoints: storm.settings.checkpoints,
-            cuts: if seed % 3 == 0 {
+            cuts: if seed.is_multiple_of(3) {
                 vec![2, 4]
             } else {
                 Vec::new()
