@@ -348,7 +348,10 @@ fn who_fails_is_named_within_the_connect_timeout_and_stops_the_others_only_if_st
     });
     let said = both(&down);
     assert!(!said.contains("ssh: ssh:"), "{said}");
-    assert!(said.contains("--forget` forgets what cannot be reached"), "{said}");
+    assert!(
+        said.contains("--forget` forgets what cannot be reached"),
+        "{said}"
+    );
     let down = ["down", "--forget", "--connect-timeout", "2s"];
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &down));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));

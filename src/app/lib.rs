@@ -10,6 +10,7 @@
 //! | `launched` | what was launched from this machine |
 //! | `settings` | what is configured, by whom |
 //! | `node` | a node inside this process |
+//! | `streams` | who serves streams that other nodes open |
 //! | `program/` | the program that it runs, and another in its place |
 //! | `surroundings` | whether somebody uses this machine, for its owner's policy |
 //! | `secret` | secrets of a cluster: made, redeemed, judged |
@@ -27,6 +28,7 @@ mod program;
 mod remembered;
 mod secret;
 pub mod settings;
+mod streams;
 mod surroundings;
 mod this_machine;
 mod vault;

@@ -8,12 +8,13 @@ use super::{
     program::{Means, NodeEnd, NodeProgram},
     remembered,
     settings::{ApiSettings, PolicySettings, Settings},
+    streams::StreamHosts,
     surroundings,
     this_machine::ThisMachine,
     vault::{self, Strongbox},
 };
 use anyhow::{Context, anyhow};
-use futures::future::{BoxFuture, FutureExt};
+use futures::future::FutureExt;
 use nodectl_http as http;
 use nodectl_http::{Api, NodeFacts, UserAccess};
 use nodectl_launch::state::Launches;
@@ -23,13 +24,13 @@ use nodectl_net::{Identity, NetConfig, Offline, Secret};
 use nodectl_node::{EVENT_QUEUE, Node, Ports};
 use nodectl_pool::Pools;
 use nodectl_ports::{
-    BlobFetcher, Blobs, DiskHealth, Event, Network, NodeHandle, PeerStream, PoolService,
-    StreamHost, Streams, accounts, atomic, wall_ms,
+    BlobFetcher, Blobs, DiskHealth, Event, Network, NodeHandle, PoolService, Streams, accounts,
+    atomic, wall_ms,
 };
 use nodectl_pserver::ParameterServers;
 use nodectl_store as store;
 use nodectl_store::{AuditLog, Store};
-use nodectl_types::{KeptSecret, NodeId, Roster, StreamToken};
+use nodectl_types::{KeptSecret, NodeId, Roster};
 use nodectl_worker as worker;
 use nodectl_worker::Workers;
 use rand::{TryRng, rngs::SysRng};
@@ -536,31 +537,6 @@ async fn shared_listener(settings: &ApiSettings) -> anyhow::Result<Option<UnixLi
 fn keep_to_itself() {
     if let Err(error) = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!("other processes of this user can look into this one: {error}");
-    }
-}
-
-/// Who serves streams of other nodes.
-struct StreamHosts {
-    pools: Arc<Pools>,
-    trainings: Arc<ParameterServers>,
-}
-
-impl StreamHost for StreamHosts {
-    fn has(&self, token: &StreamToken) -> bool {
-        self.trainings.has(token) || self.pools.has(token)
-    }
-
-    fn attach(
-        &self,
-        from: NodeId,
-        token: StreamToken,
-        stream: Box<dyn PeerStream>,
-    ) -> BoxFuture<'static, io::Result<()>> {
-        if self.trainings.has(&token) {
-            let trainings = self.trainings.clone();
-            return async move { trainings.attach(from, token, stream).await }.boxed();
-        }
-        self.pools.attach(from, token, stream)
     }
 }
 

@@ -1,0 +1,32 @@
+//! Who serves streams that other nodes open: a pool, or a training.
+
+use futures::future::{BoxFuture, FutureExt};
+use nodectl_pool::Pools;
+use nodectl_ports::{PeerStream, StreamHost};
+use nodectl_pserver::ParameterServers;
+use nodectl_types::{NodeId, StreamToken};
+use std::{io, sync::Arc};
+
+pub struct StreamHosts {
+    pub pools: Arc<Pools>,
+    pub trainings: Arc<ParameterServers>,
+}
+
+impl StreamHost for StreamHosts {
+    fn has(&self, token: &StreamToken) -> bool {
+        self.trainings.has(token) || self.pools.has(token)
+    }
+
+    fn attach(
+        &self,
+        from: NodeId,
+        token: StreamToken,
+        stream: Box<dyn PeerStream>,
+    ) -> BoxFuture<'static, io::Result<()>> {
+        if self.trainings.has(&token) {
+            let trainings = self.trainings.clone();
+            return async move { trainings.attach(from, token, stream).await }.boxed();
+        }
+        self.pools.attach(from, token, stream)
+    }
+}
