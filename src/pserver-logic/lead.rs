@@ -53,11 +53,18 @@ pub(super) struct Leading {
 
 enum ViewStage {
     Gathering(BTreeMap<NodeId, Promise>),
-    Installing(BTreeSet<NodeId>),
-    Confirming(BTreeSet<NodeId>),
+    /// Nodes that have yet to answer that they have done this.
+    Awaiting(ViewStep, BTreeSet<NodeId>),
     Going,
     /// Nodes or blocks are out of reach.
     Stuck,
+}
+
+/// What all nodes of a view do before it goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ViewStep {
+    Install,
+    Confirm,
 }
 
 /// Why a view cannot go on.
@@ -473,7 +480,7 @@ impl Group {
         };
         let nodes: BTreeSet<NodeId> = leading.nodes.iter().map(|(node, _)| *node).collect();
         let leading = self.leading.as_mut().expect("this node leads a view");
-        leading.stage = ViewStage::Installing(nodes.clone());
+        leading.stage = ViewStage::Awaiting(ViewStep::Install, nodes.clone());
         leading.clocks = clocks
             .into_iter()
             .map(|(life, clock)| (life.worker, clock))
@@ -496,26 +503,15 @@ impl Group {
     }
 
     pub(super) fn installed(&mut self, from: NodeId, epoch: Epoch) {
-        let Some(leading) = self
-            .leading
-            .as_mut()
-            .filter(|leading| leading.epoch == epoch)
-        else {
-            return;
-        };
-        let ViewStage::Installing(left) = &mut leading.stage else {
-            return;
-        };
-        left.remove(&from);
-        if left.is_empty() {
-            leading.stage = ViewStage::Confirming(leading.members().collect());
-            for node in leading.members().collect::<Vec<_>>() {
-                self.send(node, ServerMessage::Confirm { epoch }, None);
-            }
-        }
+        self.answered(from, epoch, ViewStep::Install);
     }
 
     pub(super) fn confirmed(&mut self, from: NodeId, epoch: Epoch) {
+        self.answered(from, epoch, ViewStep::Confirm);
+    }
+
+    /// When the last node has done a step, all are asked for the next.
+    fn answered(&mut self, from: NodeId, epoch: Epoch, step: ViewStep) {
         let Some(leading) = self
             .leading
             .as_mut()
@@ -523,15 +519,27 @@ impl Group {
         else {
             return;
         };
-        let ViewStage::Confirming(left) = &mut leading.stage else {
+        let ViewStage::Awaiting(awaited, left) = &mut leading.stage else {
             return;
         };
+        if *awaited != step {
+            return;
+        }
         left.remove(&from);
-        if left.is_empty() {
-            leading.stage = ViewStage::Going;
-            for node in leading.members().collect::<Vec<_>>() {
-                self.send(node, ServerMessage::Go { epoch }, None);
-            }
+        if !left.is_empty() {
+            return;
+        }
+        let nodes: BTreeSet<NodeId> = leading.members().collect();
+        let (stage, message) = match step {
+            ViewStep::Install => (
+                ViewStage::Awaiting(ViewStep::Confirm, nodes.clone()),
+                ServerMessage::Confirm { epoch },
+            ),
+            ViewStep::Confirm => (ViewStage::Going, ServerMessage::Go { epoch }),
+        };
+        leading.stage = stage;
+        for node in nodes {
+            self.send(node, message.clone(), None);
         }
     }
 }
