@@ -202,7 +202,13 @@ fn the_crates_are_as_they_say_themselves() {
             .split_once("/` |")
             .map(|(name, _)| name)
     });
+    let picture = read(&root().join("docs/pictures/layers.svg"));
+    let is_drawn = |name: &str| {
+        let mut words = picture.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+        words.any(|word| word == name)
+    };
     for name in names {
+        assert!(is_drawn(name), "layers.svg does not show {name}");
         let source = read(&root().join("src").join(name).join("lib.rs"));
         let opening = source.lines().map_while(|line| line.strip_prefix("//!"));
         let opening: Vec<&str> = opening
