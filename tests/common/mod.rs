@@ -40,6 +40,8 @@ pub const SOON: Duration = Duration::from_secs(30);
 pub const LATER: Duration = Duration::from_secs(240);
 /// Nothing takes longer, unless it never ends.
 pub const NEVER: Duration = Duration::from_secs(300);
+/// The least time between two looks at the same condition.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The program under test: this build's, or the one that `NODECTL` names, for tests that travel to
 /// another machine (`benches/device/run`).
@@ -59,11 +61,14 @@ pub fn source(path: &str) -> PathBuf {
 pub fn wait_for<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
     loop {
+        let asked = Instant::now();
         if let Some(answer) = ask() {
             return answer;
         }
         assert!(Instant::now() < end, "not within {limit:?}: {what}");
-        pause();
+        // Many ask by a command, which costs a processor some 15 ms in an unoptimized build: what
+        // is waited for should have most of it.
+        pause((4 * asked.elapsed()).clamp(LOOK_AGAIN, 20 * LOOK_AGAIN));
     }
 }
 
@@ -74,8 +79,8 @@ pub fn wait_until(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) 
 
 // Between two looks at the same condition, never instead of looking.
 #[allow(clippy::disallowed_methods)]
-fn pause() {
-    std::thread::sleep(Duration::from_millis(20));
+fn pause(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// Runs a program to its end, and what it said; panics, saying that, when it has not ended within
@@ -110,7 +115,7 @@ pub fn output_within(limit: Duration, command: &mut Command) -> Output {
                 .concat();
             panic!("not ended within {limit:?}: {command:?}\n{said}");
         }
-        pause();
+        pause(LOOK_AGAIN);
     }
 }
 

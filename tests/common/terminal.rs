@@ -158,7 +158,7 @@ impl Terminal {
                 "`{text}` is not on the screen:\n{}",
                 self.screen()
             );
-            super::pause();
+            super::pause(super::LOOK_AGAIN);
         }
     }
 

@@ -88,7 +88,7 @@ fn slurms_nodes_that_share_no_files_are_sent_what_they_need() {
         return;
     };
     let cluster = submitter();
-    let program = cluster.dir.path().join("nodectl");
+    let program = cluster.dir.path().join("program");
     fs::copy(env!("CARGO_BIN_EXE_nodectl"), &program).expect("there is room");
     let secret = cluster.dir.path().join("secret").display().to_string();
     let up = |arguments: &[&str]| {
