@@ -5,6 +5,8 @@
 mod common;
 #[path = "params/libraries.rs"]
 mod libraries;
+#[path = "params/shares.rs"]
+mod shares;
 
 use common::{
     LATER,

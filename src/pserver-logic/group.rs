@@ -9,6 +9,7 @@ use super::{
     moving::Moves,
     peers::{Peers, Sign},
     server::{Clocks, Shard},
+    shares::Paces,
     valid,
     view::InstalledView,
 };
@@ -57,6 +58,7 @@ pub struct Group {
     /// Blocks that this node keeps.
     pub(super) shards: BTreeMap<Block, Shard>,
     pub(super) clocks: Clocks,
+    pub(super) paces: Paces,
     pub(super) keeping: Keeping,
     pub(super) locals: BTreeMap<Worker, LocalWorker>,
     /// Processes in whose place others have counted: they never do again, so that no update of
@@ -95,6 +97,7 @@ impl Group {
             moves: Moves::default(),
             shards: BTreeMap::new(),
             clocks: Clocks::default(),
+            paces: Paces::default(),
             keeping: Keeping::default(),
             locals: BTreeMap::new(),
             superseded: BTreeSet::new(),
@@ -157,7 +160,11 @@ impl Group {
                 fragment,
                 number,
             } => self.grace_over(epoch, fragment, number),
-            GroupInput::Clock { worker, samples } => self.clock(worker, samples),
+            GroupInput::Clock {
+                worker,
+                samples,
+                computed_us,
+            } => self.clock(worker, samples, computed_us),
             GroupInput::Norm { worker, norm2 } => self.normed(worker, norm2),
             GroupInput::Pull {
                 worker,
@@ -290,7 +297,11 @@ impl Group {
             ViewMessage::Drain { moved } => self.drain(moved),
             ViewMessage::Drained => self.drained(from),
             ViewMessage::Ready { clock, norms } => self.node_ready(from, clock, norms),
-            ViewMessage::Commit { clock, scale } => self.commit(clock, scale),
+            ViewMessage::Commit {
+                clock,
+                scale,
+                shares,
+            } => self.commit(clock, scale, shares),
             ViewMessage::Acknowledged(part) => self.acknowledged(part),
             ViewMessage::Pull(part) => self.asked(from, part),
             ViewMessage::Values(part) => self.values(part),
@@ -309,8 +320,9 @@ impl Group {
                 worker,
                 clock,
                 samples,
+                computed_us,
                 norm2,
-            } => self.ended(worker, clock, samples, norm2),
+            } => self.ended(worker, clock, samples, computed_us, norm2),
             ViewMessage::Barrier {
                 worker,
                 number,

@@ -49,8 +49,13 @@ pub enum GroupInput {
         fragment: u32,
         number: u64,
     },
-    /// A worker ends a clock, over so many samples.
-    Clock { worker: Worker, samples: u32 },
+    /// A worker ends a clock, over so many samples, on which it has computed for so many
+    /// microseconds; 0 where that is not known.
+    Clock {
+        worker: Worker,
+        samples: u32,
+        computed_us: u64,
+    },
     /// The result of `Effect::Norm`.
     Norm { worker: Worker, norm2: f64 },
     /// A worker wants the values of tensors. Numbers count up.
@@ -260,12 +265,22 @@ pub enum ByteTarget {
     },
 }
 
-/// Of what the workers divide among them, one has the part `index` of `of`. Numbers count up.
+/// What one worker has of what all divide among them. Numbers count up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     pub number: u64,
+    pub part: Part,
+}
+
+/// The worker `index` of `of`, and from where to where its part of samples reaches if all of them
+/// are `total` long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
     pub index: u32,
     pub of: u32,
+    pub begin: u32,
+    pub end: u32,
+    pub total: u32,
 }
 
 /// What a local worker is told.

@@ -464,6 +464,7 @@ impl Group {
             perhaps: distinct(perhaps(promises, outcome.previous)),
             nodes: leading.nodes.clone(),
             workers: leading.workers.clone(),
+            shares: self.shares_of_view(&leading.workers),
             starting: starting.map(|life| (life, start)).collect(),
             commit: outcome.commit,
             sources: outcome.sources,

@@ -19,6 +19,7 @@
 //! | `valid` | whether what another node says can be |
 //! | `search` | which members take part: who is called, lost, gone; whether workers are still to come |
 //! | `pace` | from when on a worker is late |
+//! | `shares` | how large a part of the samples each worker has, by its measured pace |
 //! | `local` | this node's workers: what they pushed and wait for |
 //! | `checkpoint` | the parameters of one clock, gathered while training goes on; going on from what was kept |
 //!
@@ -102,6 +103,17 @@
 //! above hold with it. The last view of a move begins when all have settled and nothing is under
 //! way.
 //!
+//! **Shares of samples.** Where workers divide a clock's samples, a view says what each one's share
+//! is, and only its leader changes that, together with the `Commit` of the clock before the one
+//! from which it holds:
+//!
+//! ```text
+//! an update of clock c counts in view e  ⇒  it is of the share that e had at first, or since its last commit of a clock below c
+//! ```
+//!
+//! So all updates of a clock are of the same shares, and each sample counts once. The next view may
+//! have others: an update of a worker whose share differs is void then.
+//!
 //! **Asynchronous modes.** A block's primary puts updates in an order, and lets them count when all
 //! replicas have applied them. The next view takes each block from whoever applied most, and the
 //! primary catches up with the updates that it has sent. Updates are told apart by (worker, clock,
@@ -120,6 +132,7 @@ mod peers;
 pub mod placement;
 pub mod search;
 mod server;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod updates;
@@ -130,5 +143,5 @@ pub use blocks::{ArenaLayout, LayoutError};
 pub use group::{Group, GroupConfig};
 pub use io::{
     ByteTarget, CheckpointEffect, Effect, Gradient, GroupInput, KeptCheckpoint, Notice, Others,
-    Payload, Share,
+    Part, Payload, Share,
 };

@@ -8,6 +8,7 @@ use nodectl_types::servers::{
 use std::collections::{BTreeMap, BTreeSet};
 
 mod barriers;
+mod parts;
 
 /// A worker on this node.
 #[derive(Debug, Default)]
@@ -19,8 +20,8 @@ pub(super) struct LocalWorker {
     told: bool,
     /// The clock to which its gradients belong.
     clock: Clock,
-    /// The worker has ended that clock, over so many samples, and waits for its gradients to count.
-    ended: Option<u32>,
+    /// The worker has ended that clock, and waits for its gradients to count.
+    ended: Option<EndedClock>,
     /// Where updates are merged: of how many samples is what it pushes. Until that is known nothing
     /// goes out.
     samples: Option<u32>,
@@ -51,6 +52,13 @@ pub(super) struct LocalWorker {
     heard: u64,
     /// The worker has done its part, and waits for the others to finish.
     finishing: bool,
+}
+
+/// Of how many samples a clock was, and for how many microseconds the worker has computed on them.
+#[derive(Clone, Copy, Debug)]
+struct EndedClock {
+    samples: u32,
+    computed_us: u64,
 }
 
 impl LocalWorker {
@@ -197,36 +205,6 @@ impl Group {
         }
     }
 
-    /// The part that a worker has in the view is the one it was told of.
-    fn knows_its_part(&self, worker: Worker) -> bool {
-        let Share { index, of, .. } = self.locals[&worker].share;
-        !self.config.settings.divided || self.part(worker) == (index, of)
-    }
-
-    fn part(&self, worker: Worker) -> (u32, u32) {
-        let workers = &self.installed.view.workers;
-        let index = workers
-            .iter()
-            .position(|(life, _)| life.worker == worker)
-            .unwrap_or(0);
-        (index as u32, workers.len() as u32)
-    }
-
-    /// What a worker is told next of its part.
-    fn next_share(&mut self, worker: Worker) -> Share {
-        let (index, of) = self.part(worker);
-        let local = self
-            .locals
-            .get_mut(&worker)
-            .expect("the worker is one of this node's");
-        local.share = Share {
-            number: local.share.number + 1,
-            index,
-            of,
-        };
-        local.share
-    }
-
     /// The clock that others wait for this worker to end. None while it waits itself, or when it
     /// has done all clocks.
     pub fn works_at(&self, worker: Worker) -> Option<Clock> {
@@ -337,7 +315,7 @@ impl Group {
     }
 
     /// A worker has ended its clock: what it has not pushed is zero.
-    pub(super) fn clock(&mut self, worker: Worker, samples: u32) {
+    pub(super) fn clock(&mut self, worker: Worker, samples: u32, computed_us: u64) {
         let Some(local) = self.locals.get_mut(&worker) else {
             return;
         };
@@ -360,7 +338,10 @@ impl Group {
             .locals
             .get_mut(&worker)
             .expect("the worker is one of this node's");
-        local.ended = Some(samples);
+        local.ended = Some(EndedClock {
+            samples,
+            computed_us,
+        });
         local.fresh.clear();
         local.norm2 = (!clips).then_some(0.0);
         if clips {
@@ -384,7 +365,7 @@ impl Group {
     /// Servers learn that the clock has ended where that matters to them.
     fn tell_ended(&mut self, worker: Worker) {
         let local = &self.locals[&worker];
-        let (Some(samples), Some(norm2), clock) = (local.ended, local.norm2, local.clock) else {
+        let (Some(ended), Some(norm2), clock) = (local.ended, local.norm2, local.clock) else {
             return;
         };
         let Settings {
@@ -401,7 +382,8 @@ impl Group {
                     ViewMessage::Ended {
                         worker,
                         clock,
-                        samples,
+                        samples: ended.samples,
+                        computed_us: ended.computed_us,
                         norm2,
                     },
                     None,
@@ -441,6 +423,9 @@ impl Group {
             let local = &self.locals[&worker];
             if local.started && local.clock == clock && local.ended.is_some() && self.counts(worker)
             {
+                if !self.knows_its_part(worker) {
+                    self.tell_share(worker);
+                }
                 self.release(worker, clock + 1);
             }
         }
@@ -577,19 +562,6 @@ impl Group {
         }
     }
 
-    /// Tells a worker its part, which is another than before. Where clocks are synchronous, what it
-    /// does for the old one is void.
-    fn tell_share(&mut self, worker: Worker) {
-        let share = self.next_share(worker);
-        if self.is_synchronous() {
-            self.locals
-                .get_mut(&worker)
-                .expect("the worker is one of this node's")
-                .void_before = share.number;
-        }
-        self.tell(worker, Notice::Share(share));
-    }
-
     /// A view goes on: workers begin, and what they did and wait for is told to whoever keeps the
     /// blocks now.
     pub(super) fn resume_locals(&mut self) {
@@ -625,6 +597,7 @@ impl Group {
             .first()
             .map_or(0, |(_, version)| *version);
         let is_divided_anew = !self.knows_its_part(worker);
+        let is_void = is_divided_anew && self.config.settings.divided;
         let local = self
             .locals
             .get_mut(&worker)
@@ -659,8 +632,7 @@ impl Group {
             }
             return self.tell(worker, Notice::Started { clock });
         }
-        if self.config.settings.consistency.is_synchronous()
-            && (local.clock != version || is_divided_anew)
+        if self.config.settings.consistency.is_synchronous() && (local.clock != version || is_void)
         {
             // Its clock counts already; or the others are elsewhere, since it was cut off, or its
             // part is another.

@@ -265,7 +265,15 @@ impl Group {
     }
 
     /// A worker has pushed all of a clock.
-    pub(super) fn ended(&mut self, worker: Worker, clock: Clock, samples: u32, norm2: f64) {
+    pub(super) fn ended(
+        &mut self,
+        worker: Worker,
+        clock: Clock,
+        samples: u32,
+        computed_us: u64,
+        norm2: f64,
+    ) {
+        self.paces.add(worker, samples, computed_us);
         // What it has pushed of clocks before counts already, or it would not be so far; but that
         // the clock before does may not be known here yet.
         let oldest = clock.saturating_sub(u64::from(self.is_synchronous()));
@@ -479,7 +487,13 @@ impl Group {
     }
 
     /// The clock counts everywhere.
-    pub(super) fn commit(&mut self, clock: Clock, scale: f32) {
+    pub(super) fn commit(&mut self, clock: Clock, scale: f32, shares: Vec<u32>) {
+        let (told, workers) = (shares.len(), self.installed.view.workers.len());
+        if told > 0 && told != workers {
+            let why = format!("shares of {told} workers, where there are {workers}");
+            return self.hang_up(self.installed.view.epoch.by, why);
+        }
+        self.take_shares(shares);
         self.apply_sums(clock, scale);
         self.clocks.commit(clock, scale);
         for block in self.shards.keys().copied().collect::<Vec<_>>() {

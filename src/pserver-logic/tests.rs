@@ -7,7 +7,11 @@ mod sides;
 mod simulation;
 mod voided;
 
-use nodectl_types::{NodeId, params::Every, servers::Consistency};
+use nodectl_types::{
+    NodeId,
+    params::Every,
+    servers::{Consistency, Shares},
+};
 use simulation::{
     Simulation, merging, pick,
     storm::{self, Storm},
@@ -84,10 +88,24 @@ fn every_mode_keeps_its_promise_while_nodes_and_workers_die_and_join() {
 
 #[test]
 fn a_clock_that_is_divided_counts_every_part_once_whoever_dies_and_joins() {
-    seeds(30, |seed| drop(Simulation::divided(seed, 3, 15).run(true)));
-    seeds(4, |seed| {
-        assert_eq!(Simulation::divided(seed, 3, 6).run(false).finished, 3)
+    for shares in [Shares::Equal, Shares::Pace] {
+        let divided = |seed, rounds| Simulation::divided(seed, shares, 3, rounds);
+        seeds(30, |seed| drop(divided(seed, 15).run(true)));
+        seeds(4, |seed| {
+            assert_eq!(divided(seed, 6).run(false).finished, 3)
+        });
+    }
+}
+
+#[test]
+fn shares_change_while_training_goes_on() {
+    let changed = Cell::new(0);
+    seeds(6, |seed| {
+        let simulation = Simulation::divided(seed, Shares::Pace, 3, 40).run(false);
+        assert_eq!(simulation.finished, 3);
+        changed.set(changed.get() + simulation.changes_of_shares());
     });
+    assert!(changed.get() > 0, "shares follow pace");
 }
 
 /// Seeds in storms of which each rare thing must happen.
@@ -103,6 +121,11 @@ fn every_promise_is_kept_in_storms() {
 #[test]
 fn every_promise_is_kept_in_storms_where_updates_are_merged() {
     keeps_every_promise(Storm::merging);
+}
+
+#[test]
+fn every_promise_is_kept_in_storms_where_shares_follow_pace() {
+    keeps_every_promise(Storm::paced);
 }
 
 fn keeps_every_promise(storm: impl Fn(u64) -> Storm) {

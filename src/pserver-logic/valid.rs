@@ -1,6 +1,7 @@
 //! What other nodes say is checked here before anything is made of it: whatever is taken from it to
 //! index, count or divide by. What cannot be is answered by ending the connection.
 
+use super::shares::MOST;
 use nodectl_types::{
     NodeId,
     servers::{
@@ -135,6 +136,21 @@ impl Valid {
         below("a number of nodes:", count as u64, MOST_NODES as u64)
     }
 
+    /// Of samples, for each worker.
+    fn shares(&self, shares: &[u32]) -> Result<(), String> {
+        below(
+            "a number of shares:",
+            shares.len() as u64,
+            u64::from(MAX_WORKERS) + 1,
+        )?;
+        if shares.contains(&0) {
+            return Err("a worker without a share".into());
+        }
+        shares
+            .iter()
+            .try_for_each(|share| below("a share", u64::from(*share), u64::from(MOST) + 1))
+    }
+
     fn views(&self, views: &[(Epoch, Vec<NodeId>)]) -> Result<(), String> {
         views
             .iter()
@@ -186,8 +202,11 @@ impl Valid {
                 self.block(*block)?;
                 self.clock(*clock)
             }
-            ViewMessage::Commit { clock, .. }
-            | ViewMessage::Checkpoint { clock, .. }
+            ViewMessage::Commit { clock, shares, .. } => {
+                self.clock(*clock)?;
+                self.shares(shares)
+            }
+            ViewMessage::Checkpoint { clock, .. }
             | ViewMessage::Collected { clock, .. }
             | ViewMessage::Saved { clock, .. } => self.clock(*clock),
             ViewMessage::PassedAlone { worker } => self.worker(*worker),
@@ -248,6 +267,11 @@ impl Valid {
             return Err(
                 "a view without its leader, without workers, or with workers on other nodes".into(),
             );
+        }
+        self.shares(&view.shares)?;
+        if !view.shares.is_empty() && view.shares.len() != view.workers.len() {
+            let (shares, workers) = (view.shares.len(), view.workers.len());
+            return Err(format!("a view with {shares} shares for {workers} workers"));
         }
         view.starting
             .iter()

@@ -22,6 +22,8 @@ pub(super) struct InstalledView {
     pub base_nodes: Vec<NodeId>,
     /// The last view that was installed.
     pub view: View,
+    /// Workers' shares of a clock's samples, in the order of the view's workers.
+    pub shares: Vec<u32>,
     /// Where that view puts blocks.
     pub placement: Placement,
     /// This node's place in the view.
@@ -167,6 +169,7 @@ impl Group {
             };
         }
         self.supersede(&view.workers);
+        self.begin_shares(&view);
         self.installed.view = view;
         self.seed();
         self.restore();

@@ -71,8 +71,12 @@ pub enum WorkerRequest {
     Push { clock: Clock, tensors: Vec<u32> },
     /// What the worker pushes from now on in this clock is of so many samples.
     Samples { clock: Clock, samples: u32 },
-    /// The worker ends a clock.
-    Clock { clock: Clock, samples: u32 },
+    /// The worker ends a clock, on whose samples it has computed for so many microseconds.
+    Clock {
+        clock: Clock,
+        samples: u32,
+        computed_us: u64,
+    },
     /// The worker wants the values of these tensors.
     Pull { number: u64, tensors: Vec<u32> },
     /// The worker knows of its share of this number.

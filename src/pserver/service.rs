@@ -340,8 +340,16 @@ impl Service {
             WorkerRequest::Samples { samples, .. } => {
                 self.give(GroupInput::Samples { worker, samples });
             }
-            WorkerRequest::Clock { samples, .. } => {
-                self.give(GroupInput::Clock { worker, samples });
+            WorkerRequest::Clock {
+                samples,
+                computed_us,
+                ..
+            } => {
+                self.give(GroupInput::Clock {
+                    worker,
+                    samples,
+                    computed_us,
+                });
             }
             WorkerRequest::Pull { number, tensors } => self.give(GroupInput::Pull {
                 worker,

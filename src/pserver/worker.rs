@@ -10,7 +10,7 @@ use super::{
     jobs::TrainingJobs,
     registration, values, watch,
 };
-use nodectl_pserver_logic::{ArenaLayout, Notice, Share};
+use nodectl_pserver_logic::{ArenaLayout, Notice, Part, Share};
 use nodectl_types::{servers::message::Worker, units::format_bytes};
 use nodectl_wire::{
     api::params::{MAX_REGISTER_BYTES, Register, Registered},
@@ -34,6 +34,9 @@ use tokio::sync::mpsc;
 const HELLO: Duration = Duration::from_secs(10);
 /// A worker reads what it is told: one that does not for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The payload of `CLOCK`.
+const CLOCK_BYTES: usize = 12;
 
 /// A worker that takes part.
 pub struct WorkerLink {
@@ -125,11 +128,17 @@ impl Drop for WorkerLink {
 }
 
 fn share_bytes(share: Share) -> Vec<u8> {
-    let Share { number, index, of } = share;
+    let Part {
+        index,
+        of,
+        begin,
+        end,
+        total,
+    } = share.part;
+    let part = [index, of, begin, end, total];
+    let number = share.number.to_le_bytes().into_iter();
     number
-        .to_le_bytes()
-        .into_iter()
-        .chain([index, of].into_iter().flat_map(u32::to_le_bytes))
+        .chain(part.into_iter().flat_map(u32::to_le_bytes))
         .collect()
 }
 
@@ -248,7 +257,7 @@ fn pass_on(
     tensors: usize,
 ) -> io::Result<()> {
     loop {
-        let (Header { kind, id, .. }, payload) = receive(stream, tensors * 4)?;
+        let (Header { kind, id, .. }, payload) = receive(stream, (tensors * 4).max(CLOCK_BYTES))?;
         let request = match kind {
             FromTrainer::Push => WorkerRequest::Push {
                 clock: id,
@@ -261,6 +270,7 @@ fn pass_on(
             FromTrainer::Clock => WorkerRequest::Clock {
                 clock: id,
                 samples: list(&payload).first().copied().unwrap_or(1),
+                computed_us: computed_us(&payload),
             },
             FromTrainer::Pull => WorkerRequest::Pull {
                 number: id,
@@ -285,6 +295,12 @@ fn pass_on(
             .blocking_send(event)
             .map_err(|_| io::Error::other("the node leaves"))?;
     }
+}
+
+/// How long a worker says that it has computed in its clock, behind the number of samples.
+fn computed_us(payload: &[u8]) -> u64 {
+    let told = payload.get(4..).and_then(|rest| rest.first_chunk());
+    told.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 fn list(payload: &[u8]) -> Vec<u32> {

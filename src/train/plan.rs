@@ -5,14 +5,14 @@ use super::{data::DataSpec, model::ModelSpec};
 pub use nodectl_types::params::{Checkpoints, Every};
 use nodectl_types::{
     params::{Decay, Optimizer, Schedule, Training},
-    servers::{BLOCK_BYTES, Compression, Consistency, STREAMS, ServerSettings},
+    servers::{BLOCK_BYTES, Compression, Consistency, STREAMS, ServerSettings, Shares},
 };
 use serde::{Deserialize, Serialize};
 
 /// The upload with the plan.
 pub const PLAN_FILE: &str = "train.plan";
 /// Raised with every change of these types: worker and submitter may be of different builds.
-const PLAN_VERSION: u32 = 3;
+const PLAN_VERSION: u32 = 4;
 /// The largest plan that is read, in bytes; the names of images are most of it.
 pub const MAX_PLAN_BYTES: usize = 64 << 20;
 
@@ -46,6 +46,8 @@ pub struct Sharing {
     pub outer: Outer,
     /// How its outer steps overlap with the workers' own.
     pub streaming: Streaming,
+    /// How large a part of each batch a worker has.
+    pub shares: Shares,
     #[serde(with = "as_json")]
     pub compression: Compression,
     /// Bytes of a block of the arena, the piece that moves between nodes.
@@ -105,6 +107,7 @@ impl Default for Sharing {
             consistency: Consistency::default(),
             outer: Outer::default(),
             streaming: Streaming::default(),
+            shares: Shares::default(),
             compression: Compression::default(),
             block_bytes: BLOCK_BYTES,
             replicas: 2,
@@ -165,6 +168,7 @@ impl Sharing {
             cuts: Vec::new(),
             steps: Some(clocks),
             divided: true,
+            shares: self.shares,
             checkpoints: None,
         }
     }

@@ -106,6 +106,9 @@ pub struct ServerSettings {
     /// once. And whoever comes when the task of one has succeeded has nothing left to do.
     #[serde(default)]
     pub divided: bool,
+    /// How large each worker's share of a clock's samples is.
+    #[serde(default)]
+    pub shares: Shares,
     /// None are made without.
     #[serde(default)]
     pub checkpoints: Option<Checkpoints>,
@@ -144,6 +147,18 @@ pub enum Consistency {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         merge: Option<Merge>,
     },
+}
+
+/// How large a worker's share of a clock's samples is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shares {
+    /// The same for all workers, so that a training repeats its own bits.
+    #[default]
+    Equal,
+    /// In proportion to how many samples the worker computes in a second, as measured, so that all
+    /// end a clock at about the same time. In synchronous modes only.
+    Pace,
 }
 
 /// When an outer step is taken without all workers (Decoupled DiLoCo, arXiv 2604.21428): the step
@@ -238,6 +253,13 @@ impl ServerSettings {
         }
         let factors = self.factored.is_empty() || self.consistency == Consistency::Bsp;
         require(factors, "factored", self.factored.len(), "empty but in bsp")?;
+        let shares = self.shares == Shares::Equal || self.consistency.is_synchronous();
+        require(
+            shares,
+            "shares",
+            "pace",
+            "equal but in bsp, and in local without a quorum",
+        )?;
         if let Consistency::Local { steps, merge } = self.consistency {
             require(steps > 0, "consistency.steps", steps, "at least 1")?;
             if let Some(Merge {
@@ -380,6 +402,13 @@ mod tests {
         let mut settings: ServerSettings = serde_json::from_str(text).unwrap();
         settings.check().unwrap();
         assert_eq!((settings.block_bytes, settings.replicas), (BLOCK_BYTES, 2));
+        settings.shares = Shares::Pace;
+        let refused = settings.check().unwrap_err().to_string();
+        assert!(
+            refused.starts_with("`shares` is pace; it must be equal"),
+            "{refused}"
+        );
+        settings.shares = Shares::Equal;
         settings.training.rate = -1.0;
         assert_eq!(
             settings.check().unwrap_err().to_string(),

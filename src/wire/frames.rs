@@ -54,12 +54,12 @@
 //! | `STARTED` | servers | worker | clock | training has begun for it |
 //! | `PUSH` | worker | servers | clock | u32s: tensors whose gradients are in the shared memory |
 //! | `SAMPLES` | worker | servers | clock | a u32: what it pushes from now on in this clock is of so many samples, and counts before the clock ends |
-//! | `CLOCK` | worker | servers | clock | a u32: it ends its clock, over so many samples |
+//! | `CLOCK` | worker | servers | clock | a u32 and a u64: it ends its clock, over so many samples, on which it has computed for so many microseconds; 0 where it does not know |
 //! | `RELEASED` | servers | worker | clock | its gradients count: it is at this clock |
 //! | `MOVED` | servers | worker | clock | its part, as in `SHARE`: it was cut off, is at this clock, and must pull anew; what it pushes is void until it says `SHARE` |
 //! | `PULL` | worker | servers | number | u32s: tensors whose values it wants; numbers count up |
 //! | `PULLED` | servers | worker | number | u32s: tensors whose values are in the shared memory, as they were asked for with this number |
-//! | `SHARE` | servers | worker | | a u64 and two u32s: a number, and of what is divided among the workers it has this part, of so many |
+//! | `SHARE` | servers | worker | | a u64 and five u32s: a number; which worker it is, of how many; and from where to where its part of the samples reaches if all of them are so long |
 //! | `SHARE` | worker | servers | number | it has heard of that: what it pushes from now on is of that part |
 //! | `WAIT` | worker | servers | | it has come to the end, and goes when another's task has succeeded |
 //! | `WAIT` | servers | worker | | no task had succeeded when they asked for that |

@@ -70,6 +70,9 @@ class Alone(ParameterServer):
         rows, columns = check_factors(name, self._values, self._factored, rows, columns)
         self._push({name: rows.T @ columns})
 
+    def share(self, count: int) -> range:
+        return range(count)
+
     def clock(self, samples: int = 1) -> int:
         for name, gradient in self._gradients.items():
             if name not in self._pushed:

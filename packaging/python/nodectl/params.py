@@ -26,6 +26,7 @@ import os
 import socket
 import struct
 import sys
+import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
 
 from ._errors import NodeError, needed
@@ -40,6 +41,8 @@ from . import _safetensors
 __all__ = ["ParameterServer"]
 
 _HEADER = struct.Struct("<BBxxIQ")
+# What SHARE and MOVED bring: a number, which worker this is, of how many, and its part.
+_PART = struct.Struct("<Q5I")
 _HELLO, _READY, _CLOSE, _STATUS, _ERROR = 16, 17, 35, 49, 52
 _REGISTER, _PUSH, _CLOCK, _PULL, _BARRIER, _SHARE, _FINISH = 64, 65, 66, 67, 68, 69, 71
 _REGISTERED, _STARTED, _RELEASED, _MOVED, _PULLED, _PASSED, _FINISHED, _KEPT = 80, 81, 82, 83, 84, 85, 87, 89
@@ -88,6 +91,7 @@ class ParameterServer:
         local_steps: int = 1,
         quorum: Optional[int] = None,
         grace: float = 0.0,
+        shares: str = "equal",
         compression: str = "none",
         fraction: float = 0.01,
         block_bytes: int = 4 << 20,
@@ -104,6 +108,8 @@ class ParameterServer:
             an outer step with the average of what they came to.
         quorum: in "local", workers whose updates an outer step needs; `grace` seconds later it is taken without the others, whose
             updates count in the next. All workers' if None. Each update weighs as much as its samples.
+        shares: of a step's samples, by `share`: "equal", or "pace": the faster a worker is measured to compute, the more, so that all
+            end a step at about the same time. In "bsp", and in "local" without a quorum.
         compression: of what goes between nodes with each clock: "none", "f16", "bf16", "int8", "int4", "topk" with `fraction`.
         num_push_threads, num_pull_threads: streams between two nodes for gradients, and for values, each sealed by a thread of its own.
         use_sfb: `nodectl.torch.DistributedOptimizer` sends gradients of dense layers as sufficient factors; see `push_factors`.
@@ -121,6 +127,7 @@ class ParameterServer:
                 "clip_norm": clip_norm,
             },
             "consistency": _consistency(consistency, staleness, local_steps, quorum, grace),
+            "shares": _shares(shares, consistency, quorum),
             "block_bytes": from_job.get("block_bytes", block_bytes),
             "replicas": replicas,
             "num_push_threads": from_job.get("num_push_threads", num_push_threads),
@@ -163,6 +170,11 @@ class ParameterServer:
         from K × M and K × N arrays. A dense layer's are what came back to its outputs and what went into it, for each sample. Sent in
         place of the gradient, to every node: K(M + N) numbers, for which there has to be room in its place, 16 numbers less.
         Source: Xie et al., arXiv 1511.08486."""
+        raise NotImplementedError
+
+    def share(self, count: int) -> range:
+        """Which of the `count` samples of a step are this worker's, by their places. With `shares="pace"` another part from step to
+        step; each sample is some worker's, but where one dies or comes: then its last step may count without its part."""
         raise NotImplementedError
 
     def clock(self, samples: int = 1) -> int:
@@ -210,6 +222,10 @@ class _Shared(ParameterServer):
         self.workers = settings["workers"]
         self._settings = settings
         self._consistency = settings["consistency"]["mode"]
+        # From where to where this worker's part of samples reaches, if all of them are so long.
+        self._part = (self.worker, self.worker + 1, self.workers)
+        # When this clock's computing began, and how long this worker has waited since then.
+        self._began, self._waited = time.perf_counter(), 0.0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(path)
@@ -297,11 +313,18 @@ class _Shared(ParameterServer):
         self._pushed.add(self._index(name))
         self._send(_PUSH, self._clock, np.asarray([self._index(name)], "<u4").tobytes())
 
+    def share(self, count: int) -> range:
+        # The node tells of another part before the last gradients count.
+        self._free()
+        begin, end, total = self._part
+        return range(count * begin // total, count * end // total)
+
     def clock(self, samples: int = 1) -> int:
         self._free()
         self._released = False
         self._pushed.clear()
-        self._send(_CLOCK, self._clock, struct.pack("<I", samples))
+        computed = time.perf_counter() - self._began - self._waited
+        self._send(_CLOCK, self._clock, struct.pack("<IQ", samples, max(0, round(computed * 1e6))))
         return self._clock + 1
 
     def pull(self, names: Names = None) -> Arrays:
@@ -370,14 +393,22 @@ class _Shared(ParameterServer):
         """Takes messages until one is enough. Returns its kind."""
         kind = 0
         while not enough(kind):
+            begun = time.perf_counter()
             kind, id, payload = self._receive()
+            now = time.perf_counter()
+            self._waited += now - begun
+            if kind in (_MOVED, _SHARE):
+                number, _, _, *part = _PART.unpack(payload)
+                if self._settings["shares"] == "pace":
+                    self._part = tuple(part)
+                # Until the node knows that this one has heard of a move, what it pushes is void.
+                self._send(_SHARE, number, b"")
             if kind in (_STARTED, _RELEASED, _MOVED):
                 self._clock, self._released = id, True
+                self._began, self._waited = now, 0.0
                 if kind == _MOVED:
                     self._pushed.clear()
                     self._pulled.clear()
-                    # Until the node knows that this one has heard of it, what it pushes is void.
-                    self._send(_SHARE, int.from_bytes(payload[:8], "little"), b"")
                     print("nodectl: this worker was cut off from the others, and goes on at clock %d" % id, file=sys.stderr)
             elif kind == _FINISHED:
                 self._pulled.clear()
@@ -480,6 +511,12 @@ def _consistency(name: str, staleness: int, local_steps: int, quorum: Optional[i
         "async": {"mode": "async"},
         "local": {"mode": "local", "steps": local_steps, **merge},
     })
+
+
+def _shares(name: str, consistency: str, quorum: Optional[int]) -> Any:
+    if name == "pace" and (consistency in ("ssp", "async") or quorum is not None):
+        raise ValueError('shares="pace" needs consistency="bsp", or "local" without a quorum')
+    return _choose("shares", name, {"equal": "equal", "pace": "pace"})
 
 
 def _compression(name: str, fraction: float) -> Any:

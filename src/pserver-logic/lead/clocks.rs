@@ -29,8 +29,14 @@ impl Group {
                 .flatten()
                 .collect();
             let scale = self.clip(norms.into_values());
+            let shares = self.shares_after(clock);
             for (node, _) in self.installed.view.nodes.clone() {
-                self.send_in_view(node, ViewMessage::Commit { clock, scale }, None);
+                let commit = ViewMessage::Commit {
+                    clock,
+                    scale,
+                    shares: shares.clone(),
+                };
+                self.send_in_view(node, commit, None);
             }
         }
     }

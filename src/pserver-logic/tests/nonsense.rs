@@ -236,7 +236,13 @@ fn of_updates() -> impl Strategy<Value = ViewMessage> {
             clock,
             norms: vec![(block, 1.0)]
         }),
-        clocks().prop_map(|clock| ViewMessage::Commit { clock, scale: 1.0 }),
+        (clocks(), prop::collection::vec(0u32..3, 0..3)).prop_map(|(clock, shares)| {
+            ViewMessage::Commit {
+                clock,
+                scale: 1.0,
+                shares,
+            }
+        }),
     ]
 }
 
@@ -248,6 +254,7 @@ fn of_workers() -> impl Strategy<Value = ViewMessage> {
             worker,
             clock,
             samples: 1,
+            computed_us: 1,
             norm2: 1.0
         }),
         (workers(), clocks()).prop_map(|(worker, clock)| ViewMessage::Barrier {

@@ -27,7 +27,7 @@ use nodectl_types::{
     NodeId,
     params::{Checkpoints, Every, Optimizer, Schedule, Training},
     servers::{
-        Compression, Consistency, Merge, ServerSettings, TensorSpec,
+        Compression, Consistency, Merge, ServerSettings, Shares, TensorSpec,
         message::{Block, Clock, Epoch, ServerMessage, ViewMessage, Worker, WorkerLife},
     },
 };
@@ -42,8 +42,8 @@ use wires::Wires;
 
 /// One worker's gradient of a clock, and the part of its samples that it is of.
 pub type Update = (Worker, u64, Clock, Part);
-/// Which part of how many.
-pub type Part = (u32, u32);
+/// From where to where of how much.
+pub type Part = (u32, u32, u32);
 /// What a block's values are made of, in order. Whoever begins anew, or goes back to a checkpoint,
 /// begins another course.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,7 +52,7 @@ pub struct Content {
     pub updates: Vec<Arc<BTreeSet<Update>>>,
 }
 /// Of scripts that divide nothing.
-pub const WHOLE: Part = (0, 1);
+pub const WHOLE: Part = (0, 1, 1);
 #[derive(Clone, Debug)]
 enum Bytes {
     None,
@@ -195,6 +195,7 @@ pub fn settings(
         cuts: Vec::new(),
         steps: None,
         divided: false,
+        shares: Shares::Equal,
         checkpoints: every.map(|every| Checkpoints { every, keep: 2 }),
     }
 }
@@ -447,6 +448,11 @@ impl Simulation {
         if was_closed {
             self.give(end, GroupInput::PeerEnded(other), Bytes::None);
         }
+    }
+
+    /// How often a node was told of other shares of samples.
+    pub fn changes_of_shares(&self) -> u64 {
+        self.story.changes_of_shares
     }
 
     /// Every process that has trained.

@@ -33,10 +33,10 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 #[rustfmt::skip]
-pub const KEYS: [&str; 32] = [
+pub const KEYS: [&str; 33] = [
     "name", "kind", "data", "model", "loss", "epochs", "batch", "seed", "optimizer", "checkpoint", "init_from",
     "resume_from", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "where",
-    "wait", "resources", "workers", "servers", "consistency", "compression", "block_size", "replicas",
+    "wait", "resources", "workers", "servers", "consistency", "shares", "compression", "block_size", "replicas",
     "use_sfb", "num_push_threads", "num_pull_threads",
 ];
 

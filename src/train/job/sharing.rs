@@ -1,11 +1,11 @@
-//! How several workers share the parameters: `consistency`, `compression`, `block_size`,
+//! How several workers share the parameters: `consistency`, `shares`, `compression`, `block_size`,
 //! `replicas`, `use_sfb`, `num_push_threads`, `num_pull_threads`.
 
 use super::numbers::{limited, number};
 use crate::plan::{Outer, Sharing, Streaming};
 use nodectl_jobfile::{Fault, Fields, Item, type_name};
 use nodectl_types::servers::{
-    Compression, Consistency, MAX_GRACE, MAX_STREAMS, MAX_WORKERS, Merge, ServerSettings,
+    Compression, Consistency, MAX_GRACE, MAX_STREAMS, MAX_WORKERS, Merge, ServerSettings, Shares,
 };
 use toml::de::DeValue;
 
@@ -34,6 +34,7 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Sharing, Fault> {
         consistency,
         outer,
         streaming,
+        shares: shares(fields, consistency)?,
         compression: compression(fields)?,
         block_bytes: size.as_ref().map_or(usual.block_bytes, |size| size.value),
         replicas: replicas
@@ -58,6 +59,27 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Sharing, Fault> {
         ));
     }
     Ok(sharing)
+}
+
+/// How large a part of each batch a worker has.
+fn shares(fields: &Fields<'_, '_>, consistency: Consistency) -> Result<Shares, Fault> {
+    let Some(value) = fields.get("shares") else {
+        return Ok(Shares::Equal);
+    };
+    match value.get_ref() {
+        DeValue::String(name) if name == "equal" => Ok(Shares::Equal),
+        DeValue::String(name) if name == "pace" && consistency.is_synchronous() => Ok(Shares::Pace),
+        DeValue::String(name) if name == "pace" => {
+            let message = "`shares = \"pace\"` needs workers that end their steps together";
+            let fault = Fault::new(value.span(), message);
+            Err(fault
+                .hint("consistency = \"bsp\", or { local = 20 } without `quorum` and fragments"))
+        }
+        _ => Err(Fault::new(
+            value.span(),
+            "`shares` is \"equal\" or \"pace\"",
+        )),
+    }
 }
 
 /// Whether dense layers' gradients go as sufficient factors: `"auto"`, where that costs less.

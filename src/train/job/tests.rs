@@ -12,7 +12,7 @@ use nodectl_formats::{self as formats, Array, Info};
 use nodectl_jobfile::{self, PlannedJob, UploadSource};
 use nodectl_types::{
     Scalar, WorkerSpec,
-    servers::{Compression, Consistency, MAX_WORKERS, Merge},
+    servers::{Compression, Consistency, MAX_WORKERS, Merge, Shares},
 };
 use std::fs;
 use tempfile::TempDir;
@@ -49,7 +49,7 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
     );
     let (sharing_of, mut job) = sharing(
         "workers = 3\nservers = 2\nconsistency = { local = 20, rate = 0.5 }\ncompression = { topk = 0.1 }\n\
-         block_size = \"64 KiB\"\nreplicas = 3\nuse_sfb = false\nnum_push_threads = 4\nnum_pull_threads = 8",
+         shares = \"pace\"\nblock_size = \"64 KiB\"\nreplicas = 3\nuse_sfb = false\nnum_push_threads = 4\nnum_pull_threads = 8",
     )
     .unwrap();
     let wanted = Sharing {
@@ -58,6 +58,7 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
             merge: None,
         },
         streaming: Streaming::default(),
+        shares: Shares::Pace,
         outer: Outer {
             rate: 0.5,
             momentum: 0.9,
@@ -108,6 +109,15 @@ fn mistakes_in_how_workers_share_are_named() {
         ),
         ("consistency = { local = 9, mix = 1.5 }", "`mix`"),
         ("compression = \"f8\"", "there is no `compression` \"f8\""),
+        ("shares = \"speed\"", "\"equal\" or \"pace\""),
+        (
+            "shares = \"pace\"\nconsistency = \"async\"",
+            "end their steps together",
+        ),
+        (
+            "shares = \"pace\"\nconsistency = { local = 9, quorum = 2 }",
+            "end their steps together",
+        ),
         ("block_size = 100", "multiple of 64"),
         ("use_sfb = \"yes\"", "`use_sfb`"),
         (

@@ -106,12 +106,6 @@ fn clocks_per_epoch(plan: &TrainPlan, samples: usize) -> u64 {
     steps_per_epoch(plan, samples).div_ceil(plan.sharing.steps())
 }
 
-/// The part of a share of so many things.
-fn part(share: WorkerShare, count: usize) -> Range<usize> {
-    let edge = |index: u32| count * index as usize / share.of as usize;
-    edge(share.index)..edge(share.index + 1)
-}
-
 impl<'t> Together<'t> {
     /// `file` gets what this worker did, epoch by epoch.
     pub fn new(
@@ -317,7 +311,7 @@ impl<'t> Together<'t> {
         let round = self.round(all.len() as u64);
         for (step, batch) in (first..).zip(all) {
             self.stream(&round, step - first)?;
-            let own = part(turn.share, batch.len());
+            let own = turn.share.part(batch.len());
             if own.is_empty() {
                 continue;
             }
@@ -422,7 +416,7 @@ impl<'t> Together<'t> {
         if known.samples() >= data.len() as u64 {
             return Ok(());
         }
-        let own = part(share, data.len());
+        let own = share.part(data.len());
         let own: Vec<u32> = (own.start as u32..own.end as u32).collect();
         let (totals, _) = evaluate(self.network, data, &own)?;
         found.add_validation(epoch, &totals);
@@ -535,13 +529,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_are_all_and_none_twice(count in 0usize..1000, of in 1u32..40) {
-            let mut at = 0;
-            for index in 0..of {
-                let own = part(WorkerShare { number: 1, index, of }, count);
+        fn parts_are_all_and_none_twice(count in 0usize..1000, shares in prop::collection::vec(1u32..70_000, 1..40)) {
+            let (of, total) = (shares.len() as u32, shares.iter().sum());
+            let (mut at, mut begin) = (0, 0);
+            for (index, share) in (0..).zip(&shares) {
+                let end = begin + share;
+                let own = WorkerShare { number: 1, index, of, begin, end, total }.part(count);
                 prop_assert_eq!(own.start, at);
-                prop_assert!(own.len() <= count.div_ceil(of as usize));
-                at = own.end;
+                prop_assert!(own.len() <= (count * *share as usize).div_ceil(total as usize));
+                (at, begin) = (own.end, end);
             }
             prop_assert_eq!(at, count);
         }

@@ -13,6 +13,7 @@ use std::{
     fs::File,
     io::{self, IoSliceMut, Read, Write},
     mem::MaybeUninit,
+    ops::Range,
     os::unix::{fs::FileExt, net::UnixStream},
     path::Path,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
@@ -52,6 +53,8 @@ pub struct ServerState {
     pub pulls: u64,
     pub pulled: Vec<bool>,
     pub share: WorkerShare,
+    /// How long this worker has waited for what the node brings.
+    pub waited: Duration,
     /// Barriers that all workers have passed.
     pub barriers: u64,
     /// The newest checkpoint that is kept, or will not be.
@@ -63,12 +66,24 @@ pub struct ServerState {
     ended: Option<String>,
 }
 
-/// Of what the workers divide, this one has the part `index` of `of`.
+/// What this worker has of what all divide: it is the worker `index` of `of`, and its part reaches
+/// from `begin` to `end` if the whole is `total` long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerShare {
     pub number: u64,
     pub index: u32,
     pub of: u32,
+    pub begin: u32,
+    pub end: u32,
+    pub total: u32,
+}
+
+impl WorkerShare {
+    /// Its part of so many things.
+    pub fn part(&self, count: usize) -> Range<usize> {
+        let edge = |at: u32| count * at as usize / self.total as usize;
+        edge(self.begin)..edge(self.end)
+    }
 }
 
 impl Default for WorkerShare {
@@ -77,6 +92,9 @@ impl Default for WorkerShare {
             number: 0,
             index: 0,
             of: 1,
+            begin: 0,
+            end: 1,
+            total: 1,
         }
     }
 }
@@ -192,8 +210,10 @@ impl Link {
             if left.is_zero() {
                 return Ok(None);
             }
-            let waited = self.state.1.wait_timeout(state, left.min(LOOK));
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            let begins = Instant::now();
+            let woken = self.state.1.wait_timeout(state, left.min(LOOK));
+            (state, _) = woken.unwrap_or_else(PoisonError::into_inner);
+            state.waited += begins.elapsed();
         }
     }
 
@@ -399,11 +419,16 @@ impl ServerState {
         let parts = parts
             .chunks_exact(4)
             .map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
-        if let [index, of] = parts.collect::<Vec<u32>>()[..] {
+        if let [index, of, begin, end, total] = parts.collect::<Vec<u32>>()[..]
+            && total > 0
+        {
             self.share = WorkerShare {
                 number: u64::from_le_bytes(*number),
                 index,
                 of,
+                begin,
+                end,
+                total,
             };
         }
     }

@@ -24,7 +24,12 @@ use nodectl_wire::{
     api::params::{Register, Registered},
     frames::FromTrainer,
 };
-use std::{ops::Range, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    ops::Range,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// For a copy: far more than one takes on a device that works.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -64,6 +69,9 @@ pub struct Served {
     registered: Option<Joined>,
     clock: u64,
     heard: u64,
+    /// When this clock's computing began, and how long this worker had waited for others until
+    /// then.
+    began: (Instant, Duration),
 }
 
 /// Once it takes part.
@@ -106,6 +114,7 @@ impl Served {
             registered: None,
             clock: 0,
             heard: 0,
+            began: (Instant::now(), Duration::ZERO),
         }
     }
 
@@ -115,10 +124,10 @@ impl Served {
     pub fn begin(&mut self) -> Result<Turn, ParametersError> {
         let (heard, streams) = (self.heard, self.options.streams);
         let joined = self.joined()?;
-        let (clock, share, asked) = joined.link.wait(|state| {
+        let (clock, share, asked, waited) = joined.link.wait(|state| {
             let clock = state.clock.filter(|_| state.released)?;
             state.moved = false;
-            Some((clock, state.share, state.asked))
+            Some((clock, state.share, state.asked, state.waited))
         })?;
         if share.number != heard {
             joined
@@ -132,6 +141,7 @@ impl Served {
             joined.loaded.fill(false);
         }
         (self.clock, self.heard) = (clock, share.number);
+        self.began = (Instant::now(), waited);
         Ok(Turn { clock, share })
     }
 
@@ -500,16 +510,19 @@ impl Parameters for Served {
 
     fn clock(&mut self, samples: u32) -> Result<u64, ParametersError> {
         let (clock, streams) = (self.clock, self.options.streams);
+        let (began, waited_before) = self.began;
         let joined = self.joined()?;
         let mut state = joined.link.state();
         if state.moved {
             return Err(ParametersError::Again);
         }
         state.released = false;
+        let waited = state.waited.saturating_sub(waited_before);
         drop(state);
-        joined
-            .link
-            .send(FromTrainer::Clock, clock, samples.to_le_bytes().to_vec());
+        let computed = began.elapsed().saturating_sub(waited).as_micros() as u64;
+        let mut ended = samples.to_le_bytes().to_vec();
+        ended.extend(computed.to_le_bytes());
+        joined.link.send(FromTrainer::Clock, clock, ended);
         // What the next step needs is on its way while others still compute.
         if streams {
             joined.ask_for(joined.tensors.len()..joined.places.tensors.len());

@@ -118,6 +118,9 @@ pub struct View {
     pub nodes: Vec<(NodeId, u32)>,
     /// With the node of each, in order.
     pub workers: Vec<(WorkerLife, NodeId)>,
+    /// What each worker's share of a clock's samples is proportional to, in the order of `workers`;
+    /// the same for all if empty.
+    pub shares: Vec<u32>,
     /// Workers that begin, and the clock at which they do.
     pub starting: Vec<(WorkerLife, Clock)>,
     /// Sums that wait are applied with this factor, for this clock; else they are void.
@@ -222,6 +225,8 @@ pub enum ViewMessage {
         worker: Worker,
         clock: Clock,
         samples: u32,
+        /// How long the worker has computed, in microseconds; 0 where that is not known.
+        computed_us: u64,
         norm2: f64,
     },
     /// With a sum of gradients, or in asynchronous modes one worker's, to be kept by a replica.
@@ -245,8 +250,13 @@ pub enum ViewMessage {
         clock: Clock,
         norms: Vec<(Block, f64)>,
     },
-    /// The clock counts: a step of the optimizer with each sum, times this factor.
-    Commit { clock: Clock, scale: f32 },
+    /// The clock counts: a step of the optimizer with each sum, times this factor. Workers' shares
+    /// of samples from the next clock on, as in `View`; as they were if empty.
+    Commit {
+        clock: Clock,
+        scale: f32,
+        shares: Vec<u32>,
+    },
     /// A push of an asynchronous mode counts.
     Acknowledged(WorkerBlock),
     /// A worker wants a block's values as they are at this clock.

@@ -1,6 +1,7 @@
 //! A worker's program: what it is told, and what it does next.
 
 use super::*;
+use crate::Share;
 
 impl Simulation {
     /// A worker hears the next of what it was told.
@@ -37,7 +38,7 @@ impl Simulation {
             Notice::Moved { clock, share } => {
                 script.clock = Some(clock);
                 if self.settings.divided {
-                    script.part = (share.index, share.of);
+                    script.part = part_of(share);
                 }
                 script.began = clock;
                 script.waiting = false;
@@ -49,7 +50,7 @@ impl Simulation {
                 self.give(at, GroupInput::Shared { worker, number }, Bytes::None);
             }
             Notice::Share(share) => {
-                script.part = (share.index, share.of);
+                script.part = part_of(share);
                 let number = share.number;
                 self.give(at, GroupInput::Shared { worker, number }, Bytes::None);
             }
@@ -171,11 +172,23 @@ impl Simulation {
         script.waiting = true;
         script.pulling = (0..self.layout.tensors() as u32).collect();
         if self.nodes[&at].group.clock_of(worker) == Some(clock) {
-            self.give(at, GroupInput::Clock { worker, samples: 8 }, Bytes::None);
+            let computed_us = self.computes_for(at, worker, clock);
+            let clock = GroupInput::Clock {
+                worker,
+                samples: 8,
+                computed_us,
+            };
+            self.give(at, clock, Bytes::None);
         }
         if self.nodes[&at].workers.contains_key(&worker) {
             self.pull(at, worker);
         }
+    }
+
+    /// Each node's pace is its own, and another one after a while.
+    fn computes_for(&self, at: NodeId, worker: Worker, clock: Clock) -> u64 {
+        let phase = clock / 5;
+        1000 * (1 + (u64::from(at.0[0]) + u64::from(worker) + 3 * phase) % 7)
     }
 
     fn come_to_barrier(&mut self, at: NodeId, worker: Worker) {
@@ -216,4 +229,8 @@ impl Simulation {
             Bytes::None,
         );
     }
+}
+
+fn part_of(share: Share) -> Part {
+    (share.part.begin, share.part.end, share.part.total)
 }

@@ -5,7 +5,7 @@ use super::*;
 impl Simulation {
     /// Whose workers divide the samples of each clock among them, and in half of which some
     /// gradients go as factors.
-    pub fn divided(seed: u64, nodes: u32, rounds: u64) -> Self {
+    pub fn divided(seed: u64, shares: Shares, nodes: u32, rounds: u64) -> Self {
         let factored = if seed.is_multiple_of(2) {
             vec![0, 4]
         } else {
@@ -21,6 +21,7 @@ impl Simulation {
             seed,
             ServerSettings {
                 divided: true,
+                shares,
                 factored,
                 ..usual
             },

@@ -158,6 +158,35 @@ impl Storm {
         Self { settings, ..storm }
     }
 
+    /// As `of`, where workers divide each clock's samples by their pace.
+    pub fn paced(seed: u64) -> Self {
+        let storm = Self::of(seed);
+        let is_bsp = seed.is_multiple_of(2);
+        let settings = ServerSettings {
+            consistency: match is_bsp {
+                true => Consistency::Bsp,
+                false => Consistency::Local {
+                    steps: 3,
+                    merge: None,
+                },
+            },
+            factored: match is_bsp {
+                true => storm.settings.factored.clone(),
+                false => Vec::new(),
+            },
+            divided: true,
+            shares: Shares::Pace,
+            ..storm.settings
+        };
+        // For shares to follow.
+        let rounds = storm.rounds + 12;
+        Self {
+            settings,
+            rounds,
+            ..storm
+        }
+    }
+
     /// Runs it, and returns what came of it. Panics if a promise is broken.
     fn run(&self, story: Story) -> Story {
         let mut simulation = Simulation::with(self.seed, self.settings.clone(), self.rounds);

@@ -44,6 +44,8 @@ const LINES: usize = 150;
 pub struct Story {
     lines: Option<VecDeque<String>>,
     pub counts: BTreeMap<&'static str, u64>,
+    /// How often a node was told of other shares of samples.
+    pub changes_of_shares: u64,
     /// When a view last went on somewhere.
     pub last_view: u32,
 }
@@ -168,7 +170,8 @@ impl Story {
                 }
             }
             ServerMessage::InView { message, .. } => match message {
-                ViewMessage::Commit { clock, .. } => {
+                ViewMessage::Commit { clock, shares, .. } => {
+                    self.changes_of_shares += u64::from(!shares.is_empty());
                     self.say(step, || format!("{by} tells {to}: {clock} counts"));
                 }
                 ViewMessage::PassedAlone { .. } => self.count("a worker passed a barrier alone"),
