@@ -5,9 +5,9 @@ use half::{bf16, f16};
 use nodectl_types::servers::Compression;
 use std::io;
 
-/// Numbers that share a scale in `Int8`, and in `Int4`.
+/// Numbers that share a scale in `Int8`; in `Int4`, and two sizes in `Int2`.
 const GROUP: usize = 1024;
-const GROUP_OF_4_BITS: usize = 128;
+const GROUP_OF_FEW_BITS: usize = 128;
 
 /// Encodes `gradient` and what was left of the last one, `residual` (empty at first). Afterwards
 /// `gradient` is what the other end makes of it, and `residual` what it lacks.
@@ -29,7 +29,8 @@ pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec
             .flat_map(|g| bf16::from_f32(within(*g, bf16::MAX.into())).to_le_bytes())
             .collect(),
         Compression::Int8 => gradient.chunks(GROUP).flat_map(int8).collect(),
-        Compression::Int4 => gradient.chunks(GROUP_OF_4_BITS).flat_map(int4).collect(),
+        Compression::Int4 => gradient.chunks(GROUP_OF_FEW_BITS).flat_map(int4).collect(),
+        Compression::Int2 => gradient.chunks(GROUP_OF_FEW_BITS).flat_map(int2).collect(),
         Compression::TopK { fraction } => largest(gradient, fraction),
     };
     let sent = decode(compression, &bytes, gradient.len()).expect("what was just encoded");
@@ -64,7 +65,8 @@ pub fn check(compression: Compression, bytes: &[u8], len: usize) -> io::Result<(
         Compression::None => bytes.len() == len * 4,
         Compression::F16 | Compression::Bf16 => bytes.len() == len * 2,
         Compression::Int8 => bytes.len() == len + len.div_ceil(GROUP) * 4,
-        Compression::Int4 => bytes.len() == bytes_of_4_bits(len),
+        Compression::Int4 => bytes.len() == bytes_of_bits(4, len),
+        Compression::Int2 => bytes.len() == bytes_of_bits(2, len),
         Compression::TopK { .. } => {
             bytes.len().is_multiple_of(8) && pairs(bytes).all(|(index, _)| index < len)
         }
@@ -101,7 +103,7 @@ pub fn decode(compression: Compression, bytes: &[u8], len: usize) -> io::Result<
         }
         Compression::Int4 => {
             let groups = bytes
-                .chunks(GROUP_OF_4_BITS / 2 + 4)
+                .chunks(GROUP_OF_FEW_BITS / 2 + 4)
                 .filter_map(|group| group.split_first_chunk::<4>());
             let pair = |scale: [u8; 4]| {
                 let scale = f32::from_le_bytes(scale);
@@ -110,6 +112,16 @@ pub fn decode(compression: Compression, bytes: &[u8], len: usize) -> io::Result<
             };
             let mut out: Vec<f32> = groups
                 .flat_map(|(scale, rest)| rest.iter().flat_map(pair(*scale)))
+                .collect();
+            out.truncate(len);
+            out
+        }
+        Compression::Int2 => {
+            let groups = bytes
+                .chunks(GROUP_OF_FEW_BITS / 4 + 4)
+                .filter_map(|group| group.split_first_chunk::<4>());
+            let mut out: Vec<f32> = groups
+                .flat_map(|(sizes, rest)| rest.iter().flat_map(numbers_of_2_bits(*sizes)))
                 .collect();
             out.truncate(len);
             out
@@ -166,8 +178,47 @@ fn int4(group: &[f32]) -> Vec<u8> {
     scale.to_le_bytes().into_iter().chain(pairs).collect()
 }
 
-fn bytes_of_4_bits(len: usize) -> usize {
-    len.div_ceil(GROUP_OF_4_BITS) * 4 + len.div_ceil(2)
+/// Four numbers a byte, the first in its lowest two bits: the sign, and whether it is of the larger
+/// size. The sizes are the means of those above the mean and of the others: who encodes what was
+/// decoded finds the same.
+fn int2(group: &[f32]) -> Vec<u8> {
+    let mean = |sum: f64, count: usize| match count {
+        0 => 0.0,
+        count => sum / count as f64,
+    };
+    let size = |number: &f32| f64::from(number.abs());
+    let edge = mean(group.iter().map(size).sum(), group.len());
+    let is_large = |number: &f32| size(number) > edge;
+    let mean_of = |large: bool| {
+        let of = || group.iter().filter(|number| is_large(number) == large);
+        mean(of().map(size).sum(), of().count()) as f32
+    };
+    let sizes = [false, true].map(|large| bf16::from_f32(within(mean_of(large), bf16::MAX.into())));
+    let bits =
+        |number: &f32| u8::from(number.is_sign_negative()) | (u8::from(is_large(number)) << 1);
+    let four = |numbers: &[f32]| {
+        let places = numbers.iter().zip([0, 2, 4, 6]);
+        places.fold(0, |byte, (number, place)| byte | (bits(number) << place))
+    };
+    let sizes = sizes.into_iter().flat_map(bf16::to_le_bytes);
+    sizes.chain(group.chunks(4).map(four)).collect()
+}
+
+/// The four numbers of a byte, by the two sizes of its group.
+fn numbers_of_2_bits([a, b, c, d]: [u8; 4]) -> impl Fn(&u8) -> [f32; 4] {
+    let sizes = [[a, b], [c, d]].map(|size| bf16::from_le_bytes(size).to_f32());
+    move |byte| {
+        [0, 2, 4, 6].map(|place| {
+            let bits = byte >> place;
+            let size = sizes[usize::from(bits >> 1 & 1)];
+            if bits & 1 == 1 { -size } else { size }
+        })
+    }
+}
+
+/// So many bits a number, and four bytes a group.
+fn bytes_of_bits(bits: usize, len: usize) -> usize {
+    len.div_ceil(GROUP_OF_FEW_BITS) * 4 + (len * bits).div_ceil(8)
 }
 
 /// What the integers of a group are multiplied by, of which the largest is `most`.
@@ -215,12 +266,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: [Compression; 6] = [
+    const ALL: [Compression; 7] = [
         Compression::None,
         Compression::F16,
         Compression::Bf16,
         Compression::Int8,
         Compression::Int4,
+        Compression::Int2,
         Compression::TopK { fraction: 0.1 },
     ];
 

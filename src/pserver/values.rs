@@ -38,6 +38,7 @@ pub fn bytes_of(compression: Compression, numbers: u64) -> u64 {
         | Compression::Bf16
         | Compression::Int8
         | Compression::Int4
+        | Compression::Int2
         | Compression::TopK { .. } => numbers.saturating_mul(2 * 4),
     }
 }
@@ -157,6 +158,7 @@ mod tests {
             Compression::Bf16,
             Compression::Int8,
             Compression::Int4,
+            Compression::Int2,
         ] {
             let (mut sent, mut read) = (SentValues::default(), ReadValues::default());
             for step in 0..100 {

@@ -100,6 +100,7 @@ impl Compression {
             Self::Int8 => (1.0 + 4.0 / 1024.0) / 4.0,
             // A scale of 4 bytes for 128 numbers.
             Self::Int4 => (0.5 + 4.0 / 128.0) / 4.0,
+            Self::Int2 => (0.25 + 4.0 / 128.0) / 4.0,
             // An index and a value for each number that is sent.
             Self::TopK { fraction } => 2.0 * f64::from(fraction),
         }

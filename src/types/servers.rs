@@ -204,6 +204,9 @@ pub enum Compression {
     Int8,
     /// Four bits a number, with a scale for each 128 of them.
     Int4,
+    /// Two bits a number: its sign, and which of two sizes that each 128 of them have (as few as
+    /// SparseLoCo sends of outer gradients, arXiv 2508.15706).
+    Int2,
     /// Of gradients only the largest, this fraction of them (Aji and Heafield, arXiv 1704.05021);
     /// sums and values as in `Int8`.
     TopK {

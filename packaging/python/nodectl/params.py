@@ -110,7 +110,7 @@ class ParameterServer:
             updates count in the next. All workers' if None. Each update weighs as much as its samples.
         shares: of a step's samples, by `share`: "equal", or "pace": the faster a worker is measured to compute, the more, so that all
             end a step at about the same time. In "bsp", and in "local" without a quorum.
-        compression: of what goes between nodes with each clock: "none", "f16", "bf16", "int8", "int4", "topk" with `fraction`.
+        compression: of what goes between nodes with each clock: "none", "f16", "bf16", "int8", "int4", "int2", "topk" with `fraction`.
         num_push_threads, num_pull_threads: streams between two nodes for gradients, and for values, each sealed by a thread of its own.
         use_sfb: `nodectl.torch.DistributedOptimizer` sends gradients of dense layers as sufficient factors; see `push_factors`.
         """
@@ -526,6 +526,7 @@ def _compression(name: str, fraction: float) -> Any:
         "bf16": {"to": "bf16"},
         "int8": {"to": "int8"},
         "int4": {"to": "int4"},
+        "int2": {"to": "int2"},
         "topk": {"to": "top_k", "fraction": fraction},
     })
 

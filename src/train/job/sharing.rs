@@ -10,7 +10,7 @@ use nodectl_types::servers::{
 use toml::de::DeValue;
 
 const CONSISTENCIES: [&str; 4] = ["bsp", "ssp", "async", "local"];
-const COMPRESSIONS: [&str; 6] = ["none", "f16", "bf16", "int8", "int4", "topk"];
+const COMPRESSIONS: [&str; 7] = ["none", "f16", "bf16", "int8", "int4", "int2", "topk"];
 /// Keys of `consistency`: of both its tables, and of `local` alone.
 const TABLE_KEYS: [&str; 9] = [
     "ssp",
@@ -250,6 +250,7 @@ fn compression(fields: &Fields<'_, '_>) -> Result<Compression, Fault> {
             "bf16" => Ok(Compression::Bf16),
             "int8" => Ok(Compression::Int8),
             "int4" => Ok(Compression::Int4),
+            "int2" => Ok(Compression::Int2),
             "topk" => Err(Fault::new(value.span(), "\"topk\" needs a fraction")
                 .hint("compression = { topk = 0.01 }")),
             other => {
