@@ -84,7 +84,11 @@ fn every_mode_learns_on_two_nodes() {
 
 /// A job that trains for some seconds, in the middle of it.
 fn begun(cluster: &Cluster, name: &str, workers: u32) -> String {
-    let more = format!("workers = {workers}\nepochs = 80");
+    begun_with(cluster, name, &format!("workers = {workers}"))
+}
+
+fn begun_with(cluster: &Cluster, name: &str, keys: &str) -> String {
+    let more = format!("{keys}\nepochs = 80");
     let id = cluster.submit(0, &job(cluster, name, &more, LAYERS, MOMENTUM));
     wait_until(LATER, "it trains", || {
         let log = cluster.run(0, &["logs", &id, "0"]);
@@ -127,6 +131,32 @@ fn a_killed_worker_comes_back_and_nothing_is_lost() {
         (last - wanted).abs() < 0.02,
         "training loss {last} and {wanted}"
     );
+}
+
+#[test]
+fn with_a_quorum_nobody_waits_for_a_worker_that_stands_still_until_it_is_killed() {
+    let cluster = cluster(1, 4);
+    let id = begun_with(
+        &cluster,
+        "quorum",
+        "workers = 3\nconsistency = { local = 4, momentum = 0.5, quorum = 2 }",
+    );
+    let worker = wait_for(LATER, "a worker runs", || {
+        workers_of(cluster.dir.path()).first().copied()
+    });
+    let worker = Pid::from_raw(worker as i32).expect("a pid");
+    kill_process(worker, Signal::STOP).expect("ours");
+    let is_far = |task: u32| {
+        let log = cluster.run(0, &["logs", &id, &task.to_string()]);
+        String::from_utf8_lossy(&log.stdout).contains("epoch 12/80")
+    };
+    wait_until(LATER, "the two others train on", || {
+        (0..3).filter(|task| is_far(*task)).count() >= 2
+    });
+    // On a machine that is slow enough the node has ended it, as one that hangs.
+    let _ = kill_process(worker, Signal::KILL);
+    let into = ended(&cluster, 0, &id);
+    assert!(accuracy(&into) > 0.9, "{:?}", metrics(&into)[79]);
 }
 
 #[test]
