@@ -147,6 +147,36 @@ mod tests {
         }
     }
 
+    fn mocked(streaming: Streaming) -> MockedWorker {
+        MockedWorker {
+            streaming,
+            own: [1.0; 2],
+            outer: [1.0; 2],
+            sent: [0.0; 2],
+            steps: 0,
+        }
+    }
+
+    fn fixture(name: &str) -> Value {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/torchft");
+        serde_json::from_slice(&fs::read(directory.join(name)).unwrap()).unwrap()
+    }
+
+    /// Takes a worker through a replica's history from a step on. Returns how many steps it has.
+    fn compare(worker: &mut MockedWorker, replica: &Value, from: u64, what: &str) -> u64 {
+        for step in from.. {
+            let Some(own) = layers(&replica["history"], step) else {
+                return step - from;
+            };
+            assert_eq!(worker.own, own, "{what}, step {step}");
+            if let Some(outer) = layers(&replica["global_parameter_history"], step) {
+                assert_eq!(worker.outer, outer, "{what}, step {step}");
+            }
+            worker.step();
+        }
+        unreachable!("histories end")
+    }
+
     /// The layers' values in the history of a replica after so many steps.
     fn layers(history: &Value, step: u64) -> Option<[f32; 2]> {
         let of = |layer: usize| {
@@ -158,7 +188,6 @@ mod tests {
 
     #[test]
     fn torchft_comes_to_the_same_values_step_by_step() {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/torchft");
         let of = |delay, mix| Streaming {
             fragments: 2,
             delay,
@@ -174,30 +203,31 @@ mod tests {
         ];
         let mut compared = 0;
         for (case, streaming) in cases.into_iter().enumerate() {
-            let file = directory.join(format!("mocked_updates_{case}.json"));
-            let replicas: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+            let replicas = fixture(&format!("mocked_updates_{case}.json"));
             for replica in replicas.as_array().unwrap() {
-                let found = &replica[0];
-                let mut worker = MockedWorker {
-                    streaming,
-                    own: [1.0; 2],
-                    outer: [1.0; 2],
-                    sent: [0.0; 2],
-                    steps: 0,
-                };
-                for step in 0.. {
-                    let Some(own) = layers(&found["history"], step) else {
-                        break;
-                    };
-                    assert_eq!(worker.own, own, "case {case}, step {step}");
-                    if let Some(outer) = layers(&found["global_parameter_history"], step) {
-                        assert_eq!(worker.outer, outer, "case {case}, step {step}");
-                    }
-                    compared += 1;
-                    worker.step();
-                }
+                let worker = &mut mocked(streaming);
+                compared += compare(worker, &replica[0], 0, &format!("case {case}"));
             }
         }
         assert!(compared > 100, "{compared} steps were compared");
+    }
+
+    /// In torchft a replica that begins again copies what another one has at that moment, that
+    /// one's own steps included; here it begins with the outer values of a round. Both define what
+    /// becomes of whoever goes on, which no failure may change, and of the copy from then on.
+    #[test]
+    fn torchft_comes_to_the_same_values_where_a_replica_fails_and_begins_again() {
+        let streaming = Streaming {
+            fragments: 2,
+            delay: 0,
+            mix: 0.0,
+        };
+        let replicas = fixture("mocked_failure_recovery_0.json");
+        let [survivor, failed] = [0, 1].map(|replica| &replicas[replica][0]);
+        assert_eq!(compare(&mut mocked(streaming), survivor, 0, "survivor"), 22);
+        // The third step of the one that began again is the ninth of the other.
+        let mut recovered = mocked(streaming);
+        (0..9).for_each(|_| recovered.step());
+        assert_eq!(compare(&mut recovered, failed, 3, "recovered"), 13);
     }
 }
