@@ -398,9 +398,9 @@ class _Shared(ParameterServer):
             now = time.perf_counter()
             self._waited += now - begun
             if kind in (_MOVED, _SHARE):
-                number, _, _, *part = _PART.unpack(payload)
+                number, _, _, begin, end, total = _PART.unpack(payload)
                 if self._settings["shares"] == "pace":
-                    self._part = tuple(part)
+                    self._part = (begin, end, total)
                 # Until the node knows that this one has heard of a move, what it pushes is void.
                 self._send(_SHARE, number, b"")
             if kind in (_STARTED, _RELEASED, _MOVED):
