@@ -1,7 +1,7 @@
 //! What compression does to loss and accuracy, and to the bytes on the wire, gradients, sums and
 //! values together: the shipped digits, trained by two workers on two nodes in network namespaces,
 //! whose counters count. Each value is a mean and a standard deviation over seeds. `-- --seeds N`
-//! (5). Needs root.
+//! (5), `-- --from N`: the first way, and those from the Nth on. Needs root.
 
 mod support;
 
@@ -16,12 +16,13 @@ use support::{
 };
 
 /// What job files say, and the most bytes that it may send, of those that the first of them sends.
-const WAYS: [(&str, &str, Option<f64>); 10] = [
+const WAYS: [(&str, &str, Option<f64>); 12] = [
     ("none", "", None),
     ("f16", "compression = \"f16\"", None),
     ("bf16", "compression = \"bf16\"", None),
     ("int8", "compression = \"int8\"", Some(0.35)),
     ("int4", "compression = \"int4\"", None),
+    ("int2", "compression = \"int2\"", None),
     ("topk 0.1", "compression = { topk = 0.1 }", None),
     ("topk 0.01", "compression = { topk = 0.01 }", None),
     ("local 20", "consistency = { local = 20 }", None),
@@ -29,6 +30,11 @@ const WAYS: [(&str, &str, Option<f64>); 10] = [
         "local 20, int4",
         "consistency = { local = 20 }\ncompression = \"int4\"",
         None,
+    ),
+    (
+        "local 20, int2",
+        "consistency = { local = 20 }\ncompression = \"int2\"",
+        Some(0.01),
     ),
     // A round an epoch.
     (
@@ -54,7 +60,9 @@ fn main() {
         "", "validation loss", "validation accuracy", "MB sent", "of plain"
     );
     let (mut plain, mut ratios) = (0.0, Vec::new());
-    for (index, (way, keys, most)) in WAYS.iter().enumerate() {
+    let from = number("--from", 1);
+    let chosen = |(index, _): &(usize, _)| *index == 0 || *index >= from;
+    for (index, (way, keys, most)) in WAYS.iter().enumerate().filter(chosen) {
         let mut found = [const { Vec::new() }; 3];
         for seed in 1..=seeds {
             let before = sent_bytes(&cluster);
