@@ -572,8 +572,8 @@ impl Ordered {
         }
     }
 
-    /// Its coordinator loses nothing if it hears a moment later: what may start next waits here
-    /// already.
+    /// Whether the coordinator loses nothing if it hears a moment later: what may start next waits
+    /// here already.
     fn can_gather(&self) -> bool {
         self.queue.len() * 2 > self.waited
             && self.news.returned.is_empty()

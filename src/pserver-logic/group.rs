@@ -217,7 +217,8 @@ impl Group {
         self.effect(Effect::HangUp { peer, why });
     }
 
-    /// It may depend on them whether a view goes on.
+    /// Members of which it is not known whether they take part: it may depend on them whether a
+    /// view goes on.
     fn others(&mut self, others: Others) {
         self.peers.others = Some(others);
         self.broken |= self.is_stuck();

@@ -94,9 +94,9 @@ pub enum GroupInput {
 /// Members of the cluster that may train the job without this node's knowledge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// They are there, and have not been asked.
+    /// Members that are there, and have not been asked.
     pub unasked: BTreeSet<NodeId>,
-    /// They are out of reach, or gave no answer.
+    /// Members that are out of reach, or gave no answer.
     pub away: BTreeSet<NodeId>,
 }
 

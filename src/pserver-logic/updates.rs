@@ -105,8 +105,8 @@ impl Group {
         }
     }
 
-    /// These updates become one, in which each weighs as much as its samples. Behind the last clock
-    /// nothing is learnt: such an update has sums only.
+    /// Makes one of these updates, in which each weighs as much as its samples. Behind the last
+    /// clock nothing is learnt: such an update has sums only.
     fn merge_all(&mut self, block: Block, of: &[Samples]) {
         let steps = self.config.settings.steps.unwrap_or(Clock::MAX);
         let version = self.shards[&block].reach();

@@ -40,7 +40,7 @@ pub enum EventKind {
     Returned,
     /// A node takes no work any more.
     Closed,
-    /// It takes work again.
+    /// A node takes work again.
     Opened,
     /// A node has a problem that keeps it from running tasks.
     Trouble,

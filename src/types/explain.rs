@@ -21,13 +21,13 @@ pub enum Reason {
     JobDone,
     JobFailed,
     JobCancelled,
-    /// It waits for `min_nodes`, or for as many as a task of several processes needs.
+    /// The job waits for `min_nodes`, or for as many as a task of several processes needs.
     WaitsForNodes,
-    /// It waits for another job.
+    /// The job waits for another one.
     WaitsForJob,
-    /// Its coordinator's disk does not keep it yet.
+    /// The disk of the job's coordinator does not keep it yet.
     WaitsForDisk,
-    /// Its coordinator is new, and asks the others what they know of it.
+    /// The job's coordinator is new, and asks the others what they know of it.
     WaitsForTakeover,
     /// No node that is here can run it; the lines of the nodes say why.
     WaitsForSuitableNode,
@@ -37,13 +37,13 @@ pub enum Reason {
     TaskFailed,
     TaskCancelled,
     TaskRuns,
-    /// It is at a node, which has no free slot for it yet.
+    /// The task is at a node, which has no free slot for it yet.
     TaskQueued,
-    /// It is at a node, which makes its Python environment first, or has no free slot.
+    /// The task is at a node, which makes its Python environment first, or has no free slot.
     TaskEnvironment,
     /// Other tasks that it needs are not done yet.
     TaskNeeds,
-    /// It will not begin: a task that it needs failed or was cancelled.
+    /// The task will not begin: one that it needs failed or was cancelled.
     TaskNeedFailed,
     /// An attempt failed, and another will be made.
     TaskRetries,
@@ -58,21 +58,21 @@ pub enum Reason {
     /// The node had no room for its part of that task when it was asked.
     GangMissed,
     NodeSuits,
-    /// It has not described itself yet.
+    /// The node has not described itself yet.
     NodeUnknown,
     NodeUnreachable,
-    /// It could not prepare a task of the job just now.
+    /// The node could not prepare a task of the job just now.
     NodeFailedToPrepare,
-    /// It takes nothing, of whatever job: a disk that is full, say.
+    /// The node takes nothing, of whatever job: a disk that is full, say.
     NodeTrouble,
-    /// It has less of something than a task needs.
+    /// The node has less of something than a task needs.
     NodeLacksResources,
-    /// It only submits, is drained, paused, or leaves.
+    /// The node only submits, is drained, paused, or leaves.
     NodeTakesNoWork,
-    /// Its owner does not allow such jobs there.
+    /// The node's owner does not allow such jobs there.
     NodeExcludesJob,
-    /// It does not satisfy the job's `where`.
+    /// The node does not satisfy the job's `where`.
     NodeConditionUnmet,
-    /// It returned tasks of the job, and said why.
+    /// The node returned tasks of the job, and said why.
     NodeRefused,
 }

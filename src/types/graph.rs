@@ -101,7 +101,7 @@ impl Needs {
             && self.ends.iter().enumerate().all(is_sound)
     }
 
-    /// The same graph the other way round: of each task, those that need it.
+    /// The graph the other way round: of each task, those that need it.
     pub fn reversed(&self) -> Self {
         let mut ends = vec![0u32; self.ends.len()];
         self.tasks.iter().for_each(|task| ends[*task as usize] += 1);

@@ -59,7 +59,7 @@ pub struct JobHead {
     pub after: Vec<JobId>,
     /// A step on the way to a job that comes after it.
     pub is_step: bool,
-    /// Its tasks are entries that users append, and `tasks` the most that there can be.
+    /// The job's tasks are entries that users append, and `tasks` the most that there can be.
     pub is_log: bool,
     pub done: u32,
     pub failed: u32,

@@ -169,7 +169,7 @@ pub enum Message {
         attempt: Attempt,
         points: Vec<MetricPoint>,
     },
-    /// These results are safe; the receiver may forget them.
+    /// Results that are safe: the receiver may forget them.
     ReportKept {
         job: JobId,
         tasks: Vec<(TaskIndex, Attempt)>,

@@ -54,7 +54,8 @@ pub struct GpuRates {
     pub gemm_f16_flops: u64,
     /// Rows and columns of what a workgroup computes where products of f32 matrices are fastest.
     pub gemm_f32_tile: u16,
-    /// The same of f16 matrices; 0: cooperative matrices are faster than any.
+    /// Rows and columns of a workgroup where products of f16 matrices are fastest; 0: cooperative
+    /// matrices are faster than any.
     pub gemm_f16_tile: u16,
 }
 

@@ -27,7 +27,7 @@ pub enum Replacement {
     None,
     /// The file is being brought, checked and put into the place of the old one.
     Preparing,
-    /// It could not be, and why; the node goes on with the old program.
+    /// The program could not be replaced, and why; the node goes on with the old program.
     Failed(String),
     /// The node leaves, and comes back with the new program.
     Restarting,

@@ -74,7 +74,7 @@ pub enum Failure {
         node: String,
         why: String,
     },
-    /// It never began: a task that it needs, by its name, will not be done.
+    /// The task never began: one that it needs, by its name, will not be done.
     Need { name: String },
     /// The driver gave up the GPU on which a built-in worker computed: a watchdog, heat, a fault of
     /// the driver's. The node lets that GPU rest, and others try.
@@ -142,7 +142,7 @@ impl TaskRecord {
         self.outcome == Outcome::Done
     }
 
-    /// It is the end of an attempt, and not of a task that was ended without one.
+    /// Whether this is the end of an attempt, and not of a task that was ended without one.
     pub fn is_of_attempt(&self) -> bool {
         self.attempt.number > 0
     }

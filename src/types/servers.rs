@@ -153,7 +153,7 @@ pub enum Consistency {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shares {
-    /// The same for all workers, so that a training repeats its own bits.
+    /// As large for all workers, so that a training repeats its own bits.
     #[default]
     Equal,
     /// In proportion to how many samples the worker computes in a second, as measured, so that all

@@ -38,7 +38,7 @@ pub enum ParamSpace {
         columns: Vec<String>,
         cells: Vec<Value>,
     },
-    /// Those of tasks of several kinds, one kind after the other.
+    /// The rows of tasks of several kinds, one kind after the other.
     Parts(Vec<RowSet>),
 }
 
@@ -446,7 +446,7 @@ impl WorkSpec {
         self.worker.is_some() && self.resources == Resources::default()
     }
 
-    /// Its tasks are entries that users append.
+    /// Whether the job's tasks are entries that users append.
     pub fn is_log(&self) -> bool {
         matches!(self.worker, Some(WorkerSpec::Log))
     }

@@ -78,7 +78,7 @@ pub enum IntegrationError {
     Monitors { monitors: usize, frames: usize },
     #[error("on the GPU: {0}")]
     Gpu(String),
-    /// Its driver gave the GPU up.
+    /// The GPU was given up by its driver.
     #[error("{0}")]
     LostGpu(String),
 }

@@ -66,7 +66,7 @@ struct Plan {
 /// Bins of a region, with their part of its matrix on the device: all of them, unless that is more
 /// than one binding has.
 struct Uploaded {
-    /// Its number.
+    /// The region's number.
     region: usize,
     bins: usize,
     starts: DeviceBuffer,

@@ -94,7 +94,7 @@ impl<'p> Preview<'p> {
     }
 }
 
-/// Those that are in the pattern's range.
+/// Rings of the calibrant that are in the pattern's range.
 fn rings(plan: &IntegratePlan, radial: &[f64]) -> Vec<PreviewRing> {
     let (Some(calibrant), [first, .., last]) = (plan.calibrant, radial) else {
         return Vec::new();

@@ -22,7 +22,7 @@ pub(super) struct StepSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) step: usize,
-    /// Its first workgroup and how many there are.
+    /// The first workgroup, and how many there are.
     pub(super) base: [u32; 3],
     pub(super) count: [u32; 3],
     /// Whether it is the step's first.
@@ -33,7 +33,7 @@ pub(super) struct Piece {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) pieces: Vec<Piece>,
-    /// It tells how the rest is to be cut.
+    /// Whether the time that this part takes tells how the rest is to be cut.
     pub(super) tells: bool,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct KernelPace {
 pub(super) struct KernelShare {
     /// Workgroups of all its dispatches.
     pub(super) groups: u64,
-    /// Those of the largest.
+    /// Workgroups of the largest dispatch.
     pub(super) largest: u64,
 }
 

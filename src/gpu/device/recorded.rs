@@ -33,7 +33,7 @@ pub(super) struct Recorded {
 
 /// A step that was checked.
 pub(super) struct RecordedStep {
-    /// It depends on an earlier one.
+    /// The step depends on an earlier one.
     pub(super) waits: bool,
     pub(super) work: RecordedWork,
 }

@@ -54,8 +54,8 @@ impl Candidate {
         (f64::from(self.slots) * advance).min(f64::from(MAX_PREFETCH)) as u32
     }
 
-    /// It has at least half of what it should have waiting: a message for each task that ends would
-    /// cost more than it brings.
+    /// Whether the node has at least half of what it should have waiting: a message for each task
+    /// that ends would cost more than it brings.
     fn is_sated(&self, advance: f64) -> bool {
         self.outstanding > self.slots.saturating_add(self.in_advance(advance) / 2)
     }

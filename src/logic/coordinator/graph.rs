@@ -34,7 +34,7 @@ pub(super) struct TaskGraph {
     followers: Needs,
     /// Tasks that will not begin, because that one failed or was cancelled.
     doomed: BTreeMap<TaskIndex, TaskIndex>,
-    /// Those because of which tasks are doomed, or were.
+    /// Tasks because of which others are doomed, or were.
     lost: BTreeSet<TaskIndex>,
     /// The first task of each kind; one where all are alike.
     pub firsts: Vec<TaskIndex>,

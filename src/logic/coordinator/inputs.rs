@@ -19,7 +19,7 @@ pub(super) struct Fetch {
 pub enum Inputs {
     /// The ticket was of something else.
     Others,
-    /// They are here, or are asked for once more.
+    /// The files are here, or are asked for once more.
     Expected,
     Missing,
 }

@@ -163,7 +163,7 @@ impl Coordinator {
         log.open || is_quorum(core, &self.former, is_heard, need_not)
     }
 
-    /// Those who are still to be heard before entries are taken.
+    /// Voters that are still to be heard before entries are taken.
     pub(super) fn unheard_voters(&self) -> Vec<NodeId> {
         let is_unheard = |node: &NodeId| {
             let heard = self

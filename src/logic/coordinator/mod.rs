@@ -92,7 +92,7 @@ struct NodeWork {
     owes_answer: bool,
     /// How many more of the job's tasks it said it could start, and when.
     free: Option<(u32, Time)>,
-    /// It could not prepare a task, and gets none until then.
+    /// The node could not prepare a task, and gets none until then.
     spared_until: Option<Time>,
     refuses: Option<NodeRefusal>,
 }
@@ -149,7 +149,7 @@ pub struct Coordinator {
     recovery: Option<recovery::Recovery>,
     /// Who held the job when this coordinator began.
     former: BTreeSet<NodeId>,
-    /// Those of them that were away when they were to be asked what they know: they are asked when
+    /// Former holders that were away when they were to be asked what they know: they are asked when
     /// they come back.
     absent: BTreeSet<NodeId>,
     storage: Option<StorageTrouble>,

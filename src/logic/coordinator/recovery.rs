@@ -24,11 +24,11 @@ const MOST_ATTEMPTS: usize = 1;
 pub struct Recovery {
     /// Members that have not told what they run.
     pub(super) unheard: BTreeSet<NodeId>,
-    /// Those that hold the job's state, or held it, and of whose copy not all is here yet.
+    /// Members that hold the job's state, or held it, and of whose copy not all is here yet.
     pub(super) uncompared: BTreeSet<NodeId>,
-    /// Those of them that are alive and not connected, and since when.
+    /// Members among `uncompared` that are alive and not connected, and since when.
     unconnected: BTreeMap<NodeId, Time>,
-    /// Those of whose copy all is here.
+    /// Members of whose copy all is here.
     pub(super) compared: BTreeSet<NodeId>,
     /// Former holders, also those that are away, which the head goes on to name: who coordinates
     /// next is to wait for them, too.
@@ -243,7 +243,7 @@ impl Coordinator {
         true
     }
 
-    /// It has taken over, and members may know more.
+    /// Whether the coordinator has taken over, and members may know more.
     pub(super) fn is_recovering(&self) -> bool {
         self.recovery.is_some()
     }
@@ -256,7 +256,7 @@ impl Coordinator {
         })
     }
 
-    /// Those that are here have told all they know.
+    /// Ends the recovery once all members that are here have told what they know.
     pub(super) fn end_recovery_if_heard(&mut self, core: &mut Core, lattice: &Lattice) {
         let is_heard =
             |recovery: &Recovery| recovery.unheard.is_empty() && recovery.uncompared.is_empty();

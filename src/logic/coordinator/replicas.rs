@@ -28,13 +28,14 @@ const COMPARE_PERIOD: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub struct Replica {
-    /// It has the specification on disk.
+    /// The replica has the specification on disk.
     pub kept: bool,
-    /// It has had all that counted at some time since it was asked, and may coordinate the job.
+    /// The replica has had all that counted at some time since it was asked, and may coordinate the
+    /// job.
     is_candidate: bool,
-    /// It has all that counts.
+    /// The replica has all that counts.
     is_current: bool,
-    /// It was not sent something that it was not shown either.
+    /// The replica was not sent something that it was not shown either.
     missed: bool,
     /// The last batch that it was sent, and what it has not confirmed: ticket, bytes, when.
     sent: u64,

@@ -47,7 +47,7 @@ pub(super) struct RecordBatch {
     since: Time,
     written: bool,
     kept_by: BTreeSet<NodeId>,
-    /// It was pulled from that node, of that chunk.
+    /// The batch was pulled from that node, of that chunk.
     pulled: Option<(NodeId, PulledChunk)>,
 }
 
@@ -79,7 +79,7 @@ struct Awaited {
     records: Vec<Arc<TaskRecord>>,
     /// Others that came with them, whose files are fetched next.
     rest: Parts,
-    /// They were pulled, of that chunk; else they are the report of an attempt's end.
+    /// The records were pulled, of that chunk; else they are the report of an attempt's end.
     chunk: Option<Option<PulledChunk>>,
     /// When their node last told of them.
     told: Time,

@@ -128,7 +128,8 @@ impl Coordinator {
     }
 }
 
-/// Its first half and its last: an error's message is in front, the line that raised it at the end.
+/// The first half of a text and its last: an error's message is in front, the line that raised it
+/// at the end.
 fn shortened(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_string();

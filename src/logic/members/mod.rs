@@ -52,7 +52,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// It was lost, and may go on somewhere all the same: its process is not known to have ended.
+    /// Whether the member was lost, and may go on somewhere all the same: its process is not known
+    /// to have ended.
     fn is_cut_off(&self) -> bool {
         self.declared_down && !(self.alive || self.gone || self.left)
     }
@@ -78,7 +79,7 @@ pub struct Members {
     me: NodeId,
     swim: Swim,
     peers: BTreeMap<NodeId, Peer>,
-    /// Those that a person said are dead for good.
+    /// Members that a person said are dead for good.
     forgotten: BTreeSet<NodeId>,
     my_info: NodeInfo,
 }

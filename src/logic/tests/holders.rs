@@ -319,7 +319,7 @@ fn a_former_holder_that_comes_back_is_heard_before_anything_is_ordered() {
     );
 }
 
-/// The same, but the second is alive all the time: its connection broke in the moment at which the
+/// The second holder is alive all the time, but its connection broke in the moment at which the
 /// first died.
 #[test]
 fn a_former_holder_whose_connection_broke_is_waited_for() {

@@ -128,7 +128,7 @@ fn a_submission_that_nobody_confirms_has_an_answer_all_the_same() {
     );
 }
 
-/// It told of its claim, and died before it had written it.
+/// A coordinator told of its claim, and died before it had written it.
 #[test]
 fn a_coordinator_that_lost_a_job_that_it_claimed_takes_it_anew() {
     let mut state = node();

@@ -39,7 +39,7 @@ fn whom_a_dead_node_may_have_gone_on_with_is_waited_for() {
     });
 }
 
-/// The same where the third is dead, too, and a person says so.
+/// Of three nodes that are apart the third is dead, and a person says so.
 #[test]
 fn whoever_waits_for_a_third_goes_on_once_it_is_told_that_it_is_dead() {
     seeds(12, |seed| {

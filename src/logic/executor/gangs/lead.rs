@@ -17,7 +17,7 @@ const FETCHES: u32 = 5;
 pub(super) enum End {
     /// The attempt never began, for want of room on these nodes.
     Missed(Vec<(NodeId, String)>),
-    /// It goes back to the coordinator, and has not failed.
+    /// The task goes back to the coordinator, and has not failed.
     Back,
     /// The attempt is done, or has failed.
     Ended(Box<TaskRecord>),
@@ -403,7 +403,7 @@ impl Executor {
         true
     }
 
-    /// It is over, and the coordinator hears how.
+    /// Ends an attempt, and tells the coordinator how.
     fn told(&mut self, core: &mut Core, key: GangKey, end: End) {
         let Some(lead) = self.gangs.led.remove(&key) else {
             return;

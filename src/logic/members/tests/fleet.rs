@@ -12,7 +12,7 @@ use std::{
 /// How a machine treats its processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// They run at once.
+    /// Processes run at once.
     Quiet,
     /// Each core has many others to serve: they run after tens of milliseconds, sometimes after
     /// hundreds, now and then after seconds.
@@ -143,7 +143,7 @@ impl Fleet {
         self.machines[node].swim = None;
     }
 
-    /// Its process stands still for so long.
+    /// A node's process stands still for so long.
     pub fn freeze(&mut self, node: usize, time: Duration) {
         self.machines[node].frozen_until = self.now + time;
     }
@@ -230,7 +230,7 @@ impl Fleet {
         }
     }
 
-    /// Its process can run from then on; the machine lets it wait.
+    /// A node's process can run from then on; the machine lets it wait.
     fn plan(&mut self, node: usize, from: Time) {
         let from = from.max(self.machines[node].frozen_until);
         let machine = &mut self.machines[node];
