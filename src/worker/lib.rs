@@ -7,6 +7,7 @@
 //! | `attempt` | what attempts have in common: what their job brings, launching, events, collecting |
 //! | `command` | a command's attempt |
 //! | `persistent/` | workers that stay while tasks come and go: calls and pools |
+//! | `port` | a port for the processes of a gang |
 //! | `stop` | the way to end an attempt |
 //! | `blocking` | work on threads that may block |
 //! | `clock` | time as tasks have it: it stands still while they are suspended |
@@ -55,6 +56,7 @@ mod needs;
 mod outputs;
 mod package;
 mod persistent;
+mod port;
 pub mod protocol;
 mod result;
 mod runner;

@@ -11,6 +11,7 @@ use super::{
     isolation::{Confiner, IsolationPolicy},
     link::SupervisorLink,
     persistent::{AttemptCall, PersistentWorkers, PoolLinks, Programs},
+    port,
     protocol::{STDERR_FILE, STDOUT_FILE},
     staging::Stager,
     stop::Stop,
@@ -25,7 +26,6 @@ use nodectl_types::{
 use std::{
     ffi::OsString,
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     os::unix::fs::FileExt,
     path::PathBuf,
     sync::{Arc, Mutex},
@@ -256,11 +256,7 @@ impl Runner for Workers {
     }
 
     fn free_port(&self) -> io::Result<u16> {
-        let any = [
-            (Ipv6Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        ];
-        Ok(TcpListener::bind(any.as_slice())?.local_addr()?.port())
+        port::free()
     }
 
     fn making(&self) -> Vec<MakingEnvironment> {
