@@ -28,6 +28,7 @@ if rank == 0:
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind(at)
     server.listen(world)
+    server.settimeout(60)
     peers = [server.accept()[0] for _ in range(world - 1)]
     total = sum(int(peer.makefile().readline()) for peer in peers)
     for peer in peers:
@@ -37,8 +38,12 @@ else:
     while True:
         peer = socket.socket(family)
         try:
+            peer.settimeout(60)
             peer.connect(at)
-            break
+            # While nobody listens a socket may reach itself.
+            if peer.getsockname() != peer.getpeername():
+                break
+            peer.close()
         except OSError:
             if time.monotonic() > end:
                 raise
@@ -47,11 +52,11 @@ else:
     total = int(peer.makefile().readline())
 names = ["LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"]
 print("rank", rank, "of", world, "sum", total, *[os.environ[name] for name in names], flush=True)
-hosts = open(os.environ["NODECTL_HOSTFILE"]).read().split("\n")
-assert len(hosts) == 1 + world // int(os.environ["LOCAL_WORLD_SIZE"]), hosts
+# All nodes of this machine have one address: one host, with a slot for each process.
+hosts = open(os.environ["NODECTL_HOSTFILE"]).read().splitlines()
+assert hosts == [f"{at[0]} slots={world}"], hosts
 assert os.environ["JAX_COORDINATOR_ADDRESS"].endswith(os.environ["MASTER_PORT"])
-if rank == 0:
-    open("sum.txt", "w").write(str(total))
+open(f"sum{rank}.txt", "w").write(str(total))
 "#;
 
 fn python_job(cluster: &Cluster, name: &str, script: &str, more: &str) -> PathBuf {
@@ -78,19 +83,27 @@ fn run(cluster: &Cluster, file: &Path, name: &str) -> PathBuf {
 #[test]
 fn three_nodes_reduce_and_each_rank_knows_its_place() {
     let cluster = Cluster::of(3);
-    let more = "nodes = 3\noutputs = [\"sum.txt\"]";
+    let more = "nodes = 3\noutputs = [\"sum*.txt\"]";
     let into = run(
         &cluster,
         &python_job(&cluster, "reduce", ALL_REDUCE, more),
         "reduce",
     );
     assert_eq!(read(&into.join("0/stdout")), "rank 0 of 3 sum 3 0 1 0\n");
-    assert_eq!(read(&into.join("0/sum.txt")), "3");
+    assert_eq!(read(&into.join("0/sum0.txt")), "3");
     // What the other ranks wrote is there, too.
     assert_eq!(
         read(&into.join("0/ranks/2/stdout")),
         "rank 2 of 3 sum 3 0 1 2\n"
     );
+    assert_eq!(read(&into.join("0/ranks/2/sum2.txt")), "3");
+    let log = |rank: &str| cluster.run(1, &["logs", "reduce", "0", "--rank", rank]);
+    let shown = log("1");
+    assert_eq!(
+        String::from_utf8_lossy(&shown.stdout),
+        "rank 1 of 3 sum 3 0 1 1\n"
+    );
+    assert!(both(&log("3")).contains("no rank 3"), "{}", both(&log("3")));
     // Several on each node, and several such tasks one after the other.
     let more = "nodes = 2\nper_node = 2\nparams = { k = [1, 2, 3] }\nresources = { cpus = 0.1 }";
     let into = run(
@@ -111,7 +124,7 @@ fn waiting_job(cluster: &Cluster, name: &str, more: &str) -> (PathBuf, PathBuf) 
         .map(|word| cluster.dir.path().join(format!("{name}.{word}")))
         .into();
     let script = format!(
-        "echo \"$RANK $$\" >> {}; while [ ! -e {} ]; do sleep 0.05; done",
+        "echo \"$RANK $$\" >> {}; echo \"I am $RANK of $WORLD_SIZE\"; while [ ! -e {} ]; do sleep 0.05; done",
         notes.display(),
         go.display()
     );
@@ -150,6 +163,13 @@ fn a_gang_whose_node_dies_is_started_again_whole_and_ends_well() {
     wait_until(LATER, "both ranks run", || begun(&notes).len() == 2);
     let detail = cluster.json(0, &["job", &id, "--json"]);
     assert_eq!(detail["phase"], "running", "{detail}");
+    // What each of them writes is shown while it runs.
+    for rank in ["0", "1"] {
+        wait_until(SOON, "its log is shown", || {
+            let log = cluster.run(0, &["logs", &id, "0", "--rank", rank]);
+            both(&log).contains(&format!("I am {rank} of 2"))
+        });
+    }
     // A node with a rank of it, and not the one that is asked.
     let dead = (1..3)
         .find(|number| runs_one_of(&cluster, *number, &begun(&notes)))
@@ -166,6 +186,35 @@ fn a_gang_whose_node_dies_is_started_again_whole_and_ends_well() {
     fs::write(&go, "").expect("writable");
     assert_eq!(cluster.wait_end(0, &id), "done");
     assert_eq!(begun(&notes).len(), 4);
+}
+
+#[test]
+fn an_elastic_gang_goes_on_with_fewer_nodes_and_with_more() {
+    let mut cluster = Cluster::of(3);
+    let more = "nodes = [2, 4]\nretries = 0\nresources = { cpus = 0.5 }";
+    let (notes, go) = waiting_job(&cluster, "elastic", more);
+    let id = cluster.submit(0, &job_file(&cluster, "elastic"));
+    let run = |number: usize| {
+        wait_until(LATER, "so many ranks run", || {
+            let alive = begun(&notes).into_iter().filter(|(_, pid)| is_alive(*pid));
+            let mut ranks: Vec<u32> = alive.map(|(rank, _)| rank).collect();
+            ranks.sort_unstable();
+            ranks == (0..number as u32).collect::<Vec<_>>()
+        });
+    };
+    run(3);
+    let dead = cluster.coordinator(1, &id).expect("a running job has one");
+    let dead = if dead == 0 { 1 } else { dead };
+    cluster.kill9(dead);
+    run(2);
+    // Two nodes come; the gang is as large as it may be.
+    cluster.add(&[]);
+    cluster.add(&[]);
+    run(4);
+    let log = cluster.run(0, &["logs", &id, "0", "--rank", "3"]);
+    assert!(both(&log).contains("I am 3 of 4"), "{}", both(&log));
+    fs::write(&go, "").expect("writable");
+    assert_eq!(cluster.wait_end(0, &id), "done");
 }
 
 /// Tasks work in directories of their node's.
@@ -255,7 +304,7 @@ fn a_cancelled_gang_leaves_nothing_and_one_too_large_says_what_it_lacks() {
     }
     assert_eq!(cluster.wait_end(0, &id), "done");
     let results = cluster.results(0, &id);
-    assert_eq!(stdout(&results[&0]), "");
+    assert_eq!(stdout(&results[&0]), "I am 0 of 3\n");
 }
 
 /// The program of the book's page that has this in it.

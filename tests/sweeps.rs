@@ -189,6 +189,70 @@ fn sets_are_drawn_files_excluded_and_sweeps_extended() {
     plotted(&cluster);
 }
 
+/// The drawn ones come from results, wherever these are: with the coordinator dies nothing that was
+/// learnt.
+#[test]
+fn parameters_are_drawn_by_results_also_after_a_takeover() {
+    let mut cluster = Cluster::of(3);
+    let into = cluster.dir.path().join("learnt");
+    let script = "import os; x = float('{x}'); kind = '{kind}'; k = int('{k}')\n\
+                  loss = abs(x - 0.5) + (kind != 'good') + abs(k - 3)\n\
+                  print('nodectl-metric: {{\"step\": 1, \"loss\": %g}}' % loss)\n\
+                  import time; time.sleep(0.1)";
+    let text = format!(
+        "command = [\"python3\", \"-c\", '''{script}''']\n\
+         params = {{ x = {{ min = -4.0, max = 4.0 }}, k = {{ min = 1, max = 9 }}, kind = [\"bad\", \"good\", \"worse\"] }}\n\
+         sample = {{ method = \"tpe\", count = 90, seed = 2 }}\nresources = {{ cpus = 0.4 }}\n[sweep]\nmetric = \"loss\"\n"
+    );
+    let file = write_job(cluster.dir.path(), "learnt", &text);
+    let id = cluster.submit(0, &file);
+    wait_until(LATER, "it has learnt something", || {
+        cluster.done(0, &id) >= 30
+    });
+    let holder = cluster.coordinator(0, &id).expect("a running job has one");
+    cluster.kill9(holder);
+    let survivor = (holder + 1) % 3;
+    assert_eq!(cluster.wait_end(survivor, &id), "done");
+    let directory = into.to_str().expect("UTF-8");
+    cluster.ok(survivor, &["results", &id, "--into", directory]);
+    let results = read_results(&into);
+    assert_eq!(results.len(), 90);
+    let loss = |result: &Value| {
+        let params = &result["params"];
+        let x = params["x"].as_f64().expect("a number");
+        let k = params["k"].as_i64().expect("a whole number");
+        let is_good = params["kind"] == "good";
+        let loss = (x - 0.5).abs() + f64::from(u8::from(!is_good)) + (k - 3).abs() as f64;
+        let told = result["value"]["loss"].as_f64().expect("its metric");
+        assert!((told - loss).abs() < 1e-3, "{result}");
+        loss
+    };
+    let losses: Vec<f64> = results.values().map(loss).collect();
+    let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+    let (first, last) = (mean(&losses[..10]), mean(&losses[60..]));
+    assert!(last < 0.6 * first, "{first} at first, {last} at last");
+}
+
+#[test]
+fn what_cannot_be_drawn_by_results_is_refused() {
+    let cluster = Cluster::of(1);
+    let job = |more: &str| {
+        let params =
+            "params = { x = { min = 0, max = 1.0 } }\nsample = { method = \"tpe\", count = 4 }";
+        let text = format!("command = [\"true\"]\n{params}\n{more}\n");
+        let file = write_job(cluster.dir.path(), "refused", &text);
+        let output = cluster.run(0, &["run", file.to_str().expect("UTF-8")]);
+        assert!(!output.status.success());
+        both(&output)
+    };
+    assert!(job("").contains("the job names no metric"));
+    let sweep = "[sweep]\nmetric = \"loss\"";
+    assert!(job(&format!("repeat = 2\n{sweep}")).contains("runs once"));
+    assert!(job(&format!("task_names = \"{{x}}\"\n{sweep}")).contains("too late"));
+    assert!(job(&format!("skip_done = true\n{sweep}")).contains("drawn while the job runs"));
+    assert!(job(&format!("files = \"*.toml\"\n{sweep}")).contains("grid"));
+}
+
 fn extended_by_a_file(cluster: &Cluster, results: &BTreeMap<u64, Value>) {
     let dir = cluster.dir.path();
     let more = dir.join("more.csv");

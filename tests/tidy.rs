@@ -24,6 +24,7 @@ const PURE: &[&str] = &["logic", "pool-logic", "pserver-logic"];
 const PURE_DEPENDENCIES: &[&str] = &[
     "blake3",
     "bytes",
+    "libm",
     "nodectl-types",
     "postcard",
     "rand",

@@ -194,6 +194,7 @@ pub async fn logs(client: &Client, args: LogsArgs) -> Result<Exit, CliError> {
         stderr: args.stderr,
         offset: 0,
         follow: args.follow,
+        rank: args.rank,
     };
     let mut log = client.log(&args.name.job, &args.task, request).await?;
     let mut shown = ShownLog::new(args.raw);

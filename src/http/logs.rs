@@ -18,7 +18,8 @@ use axum::{
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use nodectl_types::{
-    Answer, Attempt, Captured, JobId, NodeId, Query, QueryError, TaskIndex, TaskRecord,
+    Answer, Attempt, BlobHash, Captured, Failure, JobId, NodeId, Outcome, Query, QueryError,
+    TaskIndex, TaskRecord, gang,
     query::{Cursor, Location, Stream, TaskFilter, TaskState},
 };
 use nodectl_wire::api::Problem;
@@ -59,6 +60,10 @@ pub(super) struct LogArgs {
     /// Wait for the task to start and for more until the attempt ends.
     #[serde(default)]
     follow: bool,
+    /// Of which process, where the task is several: its rank. Without it that of rank 0, or, of an
+    /// attempt that failed, that of the rank that did.
+    #[serde(default)]
+    rank: Option<u32>,
 }
 
 /// What a task wrote, or writes: the bytes as they are.
@@ -89,6 +94,7 @@ pub(super) async fn log(
         stream,
         offset: args.offset,
         follow: args.follow,
+        rank: args.rank,
         followed: None,
         has_given: false,
         is_over: false,
@@ -118,6 +124,7 @@ struct Tail {
     stream: Stream,
     offset: u64,
     follow: bool,
+    rank: Option<u32>,
     /// The attempt whose bytes were given. Those of a later one follow only where the log is
     /// followed.
     followed: Option<Attempt>,
@@ -164,6 +171,7 @@ impl Tail {
             .ask(Query::Locate {
                 job: self.job,
                 task: self.task,
+                rank: self.rank.unwrap_or_default(),
             })
             .await?
         {
@@ -421,21 +429,59 @@ impl Tail {
 
     /// The stream of an ended attempt from `offset`.
     async fn open(&self, record: &TaskRecord) -> Result<LogStart, ApiError> {
+        if let Some(rank) = self.rank.filter(|rank| *rank != kept_rank(record)) {
+            return self.open_rank(record, rank).await;
+        }
         let captured = match self.stream {
             Stream::Stdout => &record.stdout,
             Stream::Stderr => &record.stderr,
         };
         match captured.blob {
             Some(hash) if captured.total_bytes > captured.tail.len() as u64 => {
-                let mut file = super::blobs::local(&self.shared, hash, vec![record.node]).await?;
-                let sought = file.seek(io::SeekFrom::Start(self.offset)).await;
-                sought.map_err(|error| ApiError::disk("reading a log", &error))?;
-                Ok(LogStart::File(ReaderStream::with_capacity(
-                    file, READ_BYTES,
-                )))
+                self.open_file(record, hash).await
             }
             _ => Ok(LogStart::Bytes(rest_of(captured, self.offset))),
         }
+    }
+
+    /// What another process of a task wrote than the one whose record it is.
+    async fn open_rank(&self, record: &TaskRecord, rank: u32) -> Result<LogStart, ApiError> {
+        if !record.is_done() {
+            let error = format!(
+                "of the attempt of task {} that failed, only the log of rank {} is kept",
+                self.task,
+                kept_rank(record)
+            );
+            let hint = format!("leave out the rank, or ask for {}", kept_rank(record));
+            return Err(ApiError::conflict(error).hint(hint));
+        }
+        let name = match self.stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        let path = gang::rank_file(rank, name);
+        match record.outputs.iter().find(|file| file.path == path) {
+            Some(file) => self.open_file(record, file.hash).await,
+            // It wrote nothing.
+            None => Ok(LogStart::Bytes(Bytes::new())),
+        }
+    }
+
+    async fn open_file(&self, record: &TaskRecord, hash: BlobHash) -> Result<LogStart, ApiError> {
+        let mut file = super::blobs::local(&self.shared, hash, vec![record.node]).await?;
+        let sought = file.seek(io::SeekFrom::Start(self.offset)).await;
+        sought.map_err(|error| ApiError::disk("reading a log", &error))?;
+        Ok(LogStart::File(ReaderStream::with_capacity(
+            file, READ_BYTES,
+        )))
+    }
+}
+
+/// The rank of the process whose streams are those of the record.
+fn kept_rank(record: &TaskRecord) -> u32 {
+    match &record.outcome {
+        Outcome::Failed(Failure::Rank { rank, .. }) => *rank,
+        Outcome::Done | Outcome::Failed(_) | Outcome::Cancelled | Outcome::Stopped(_) => 0,
     }
 }
 

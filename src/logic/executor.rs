@@ -22,8 +22,8 @@ use cards::Card;
 use gangs::Gangs;
 use lifetime::{Durations, Lifetime};
 use nodectl_types::{
-    Admits, Failure, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Outcome, Resources,
-    StartTask, TaskIndex, TaskRecord, Time, WorkSpec,
+    Admits, Failure, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Outcome, Params,
+    Resources, StartTask, TaskIndex, TaskRecord, Time, WorkSpec,
     limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };
@@ -51,6 +51,8 @@ struct Running {
     held: Resources,
     since: Time,
     gpus: Vec<(usize, u32)>,
+    /// What was drawn for it while its job ran.
+    params: Params,
     /// Ordered to stop: nothing is reported of it but that it is given back, if `give_back`.
     stopping: bool,
     give_back: bool,
@@ -319,7 +321,7 @@ impl Executor {
     }
 
     /// An attempt ended by itself.
-    pub fn ended(&mut self, core: &mut Core, job: JobId, record: TaskRecord) {
+    pub fn ended(&mut self, core: &mut Core, job: JobId, mut record: TaskRecord) {
         let key = (record.task, record.attempt);
         if self.is_of_gang(job, key) {
             return self.process_over(core, job, key, Some(record));
@@ -335,6 +337,7 @@ impl Executor {
             // can.
             return self.after_stop(core, job, key, true);
         }
+        record.params = released.params;
         let ordered = self.jobs.get_mut(&job).expect("release() found the job");
         if record.is_done() {
             ordered.durations.note(core.mono() - released.since);
@@ -590,6 +593,12 @@ impl Ordered {
     }
 
     fn inventory(&self) -> Inventory {
+        let is_adaptive = self.work.adaptive;
+        let queue = self.queue.iter().filter(|_| is_adaptive);
+        let drawn = queue.map(|order| (order.task, order.params.clone()));
+        let running = self.running.iter().filter(|_| is_adaptive);
+        let drawn = drawn.chain(running.map(|(key, task)| (key.0, task.params.clone())));
+        let drawn = drawn.collect();
         let queued = self
             .queue
             .iter()
@@ -601,7 +610,12 @@ impl Ordered {
             .filter(|(_, running)| !running.stopping)
             .map(|(key, _)| *key)
             .collect();
-        Inventory { queued, running }
+        Inventory {
+            queued,
+            running,
+            drawn,
+            seated: Vec::new(),
+        }
     }
 
     fn stop_running(&mut self, core: &mut Core, job: JobId, key: Try, give_back: bool) {

@@ -16,6 +16,7 @@
 //! | `chronicle` | what this node noticed, for people who ask later |
 //! | `lattice` | what is known of a job's tasks |
 //! | `sweep` | which tasks of a sweep are hopeless |
+//! | `tpe` | parameters drawn by what came of others |
 //! | `submission` | a user's job on its way to its first coordinator |
 //! | `roster` | who belongs to the cluster: bans, admissions, the change of the secret |
 //! | `retention` | ended jobs: how long they are kept, removing them |
@@ -58,6 +59,7 @@ pub mod sweep;
 #[cfg(test)]
 mod tests;
 pub mod timers;
+pub mod tpe;
 mod unwhole;
 
 use self::{

@@ -354,7 +354,14 @@ impl State {
             Query::Explain { task, .. } => {
                 Answer::Explanation(coordinator.explain(core, lattice, task))
             }
-            Query::Locate { task, .. } => match coordinator.locate(lattice, task) {
+            Query::Locate { task, rank, .. } if rank >= coordinator.ranks() => {
+                let ranks = coordinator.ranks();
+                let why = format!(
+                    "task {task} has no rank {rank}: it has {ranks} at most, counted from 0"
+                );
+                return core.answer(asker, Err(QueryError::Invalid(why)));
+            }
+            Query::Locate { task, rank, .. } => match coordinator.locate(lattice, task, rank) {
                 Some(location @ (Location::Running { .. } | Location::Nowhere)) => {
                     Answer::Where(location)
                 }

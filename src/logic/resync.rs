@@ -420,7 +420,10 @@ impl State {
         error: Option<String>,
     ) {
         if from == self.core.me {
-            // Read from this node's own journal, to be accepted anew.
+            // Read from this node's own journal, to be accepted anew or to be learnt from.
+            self.with_coordinator(job, |coordinator, _, copy| {
+                coordinator.trials_read(&copy.lattice, &records);
+            });
             return self.learn(from, job, None, records);
         }
         let Some(peer) = self.core.resync.peers.get_mut(&from) else {

@@ -428,7 +428,11 @@ fn an_attempt_that_has_ended_is_still_found_before_its_record_is_on_disk() {
         now,
         [Input::Ask {
             id: 9,
-            query: Query::Locate { job, task: 0 },
+            query: Query::Locate {
+                job,
+                task: 0,
+                rank: 0,
+            },
         }],
     );
     let at_its_node = Location::Running {

@@ -355,8 +355,13 @@ async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) -> Infallib
 /// Why the first of a job's processes ended before it was a worker.
 async fn failed_start(node: &NodeHandle, job: JobId) -> String {
     let mut why = format!("{FAILED_STARTS} workers could not start");
-    if let Ok(Answer::Where(Location::Ended(record))) =
-        node.ask(Query::Locate { job, task: 0 }).await
+    if let Ok(Answer::Where(Location::Ended(record))) = node
+        .ask(Query::Locate {
+            job,
+            task: 0,
+            rank: 0,
+        })
+        .await
         && let Outcome::Failed(failure) = &record.outcome
     {
         why += &format!(

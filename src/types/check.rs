@@ -6,8 +6,8 @@
 mod graph;
 
 use super::{
-    After, JobDraft, JobSpec, ParamSpace, PythonWorker, Value, WorkSpec, WorkerRole, WorkerSpec,
-    glob,
+    After, JobDraft, JobSpec, ParamSpace, PythonWorker, SearchAxis, Value, WorkSpec, WorkerRole,
+    WorkerSpec, glob,
     isolation::is_image,
     limits,
     manifest::safe_path,
@@ -84,8 +84,34 @@ fn check_job(work: &WorkSpec, params: &ParamSpace, repeat: u32, min_nodes: u32) 
         format!("a log has room for {} entries", limits::MAX_LOG_ENTRIES)
     })?;
     work.check(params)?;
+    check_search(work, params, repeat)?;
     let mut names = work.task_names.iter();
     names.try_for_each(|template| task_names::check(template, params, repeat))
+}
+
+/// Parameters that are drawn while the job runs.
+fn check_search(work: &WorkSpec, params: &ParamSpace, repeat: u32) -> Checked {
+    let ParamSpace::Search(space) = params else {
+        return check(!work.adaptive, "params", || {
+            "no parameters are drawn while the job runs".into()
+        });
+    };
+    check(work.adaptive && space.is_sound(), "params", || {
+        format!(
+            "nothing can be drawn from them; of 1 to {} parameters, 1 to {} sets are drawn",
+            limits::MAX_SEARCH_AXES,
+            limits::MAX_TRIALS
+        )
+    })?;
+    check(work.sweep.is_some(), "sweep", || {
+        "parameters are drawn by what tasks report, and the job names no metric".into()
+    })?;
+    check(repeat == 1, "repeat", || {
+        "each set of parameters that is drawn by results runs once".into()
+    })?;
+    check(work.task_names.is_none(), "task_names", || {
+        "parameters are drawn while the job runs, too late to name tasks by".into()
+    })
 }
 
 fn check_beside(work: &WorkSpec, at_once: Option<u32>) -> Checked {
@@ -235,13 +261,19 @@ impl WorkSpec {
         check(gang.nodes > 0, "nodes", || {
             "a task runs on one node at least".into()
         })?;
+        check(gang.nodes <= gang.most, "nodes", || {
+            format!(
+                "{} nodes at least are more than {} at most",
+                gang.nodes, gang.most
+            )
+        })?;
         check(gang.per_node > 0, "per_node", || {
             "a task has one process on each of its nodes at least".into()
         })?;
         check(gang.ranks() <= limits::MAX_RANKS, "nodes", || {
             format!(
                 "{} nodes with {} processes each are {} processes; at most {} are possible",
-                gang.nodes,
+                gang.most,
                 gang.per_node,
                 gang.ranks(),
                 limits::MAX_RANKS
@@ -467,6 +499,19 @@ impl ParamSpace {
                         .unwrap_or(0)
                 }
             }
+            Self::Search(space) => {
+                let widest = |(name, axis): &(String, SearchAxis)| match axis {
+                    SearchAxis::Choice(values) => {
+                        let widest = values.iter().map(width).max().unwrap_or(0);
+                        widest.saturating_mul(times(name))
+                    }
+                    // Numbers of 64 bits.
+                    SearchAxis::Whole { .. } | SearchAxis::Fraction { .. } => {
+                        times(name).saturating_mul(32)
+                    }
+                };
+                space.axes.iter().map(widest).fold(0, u64::saturating_add)
+            }
             // Each part is looked at as the space of its kind.
             Self::Parts(_) => 0,
         };
@@ -485,6 +530,12 @@ impl ParamSpace {
                 .position(|column| column == name)
                 .is_some_and(|at| cells.iter().skip(at).step_by(columns.len()).any(is_one)),
             Self::Parts(_) => false,
+            Self::Search(space) => space.axes.iter().any(|(axis, drawn)| {
+                let SearchAxis::Choice(values) = drawn else {
+                    return false;
+                };
+                axis == name && values.iter().any(&is_one)
+            }),
         }
     }
 }

@@ -13,25 +13,40 @@ use std::{
 /// The variable that names the file with the hosts of a gang, as `mpirun --hostfile` reads it.
 pub const HOSTFILE_VARIABLE: &str = "NODECTL_HOSTFILE";
 
-/// How many processes each task of a job is: `per_node` on each of `nodes` different nodes.
+/// Where a file that another process than the first wrote is among those of the task.
+pub fn rank_file(rank: u32, path: &str) -> String {
+    format!("ranks/{rank}/{path}")
+}
+
+/// How many processes each task of a job is: `per_node` on each of `nodes` different nodes, or of
+/// more, up to `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gang {
     pub nodes: u32,
+    /// As many as `nodes`, unless the gang is elastic.
+    pub most: u32,
     pub per_node: u32,
 }
 
 impl Gang {
     /// What a job says of it; None if it says nothing.
-    pub fn of(nodes: Option<u32>, per_node: Option<u32>) -> Option<Self> {
+    pub fn of(nodes: Option<(u32, u32)>, per_node: Option<u32>) -> Option<Self> {
+        let (least, most) = nodes.unwrap_or((1, 1));
         (nodes.is_some() || per_node.is_some()).then_some(Self {
-            nodes: nodes.unwrap_or(1),
+            nodes: least,
+            most,
             per_node: per_node.unwrap_or(1),
         })
     }
 
-    /// How many processes there are.
+    /// The most processes that there may be.
     pub fn ranks(self) -> u32 {
-        self.nodes.saturating_mul(self.per_node)
+        self.most.saturating_mul(self.per_node)
+    }
+
+    /// A restart may have more nodes or fewer than the one before.
+    pub fn is_elastic(self) -> bool {
+        self.nodes < self.most
     }
 }
 
@@ -64,7 +79,12 @@ pub enum GangWord {
     Keep,
     /// The lead: it is over.
     Stop,
-    /// A member: room is kept, or the processes run.
+    /// The coordinator, to the lead: these nodes may take part, too. If one of them has room now,
+    /// the attempt ends and goes back, so that a larger one can begin.
+    Grow { nodes: Vec<NodeId> },
+    /// The lead, to a node that is no member: is there room now? None is kept.
+    Probe { work: Arc<WorkSpec> },
+    /// A member: room is kept, or the processes run. Another node: there is room.
     Ready,
     /// A member: there is no room yet.
     Waits,
@@ -127,10 +147,18 @@ impl Place {
     }
 
     /// A line for each host, as Open MPI reads it: an address, and how many processes go there.
+    /// Nodes that share an address are one host.
     pub fn hostfile(&self) -> String {
-        let mut text = String::new();
+        let mut hosts: Vec<(IpAddr, u32)> = Vec::new();
         for seat in &self.seats {
-            let _ = writeln!(text, "{} slots={}", seat.host, self.per_node);
+            match hosts.iter_mut().find(|(host, _)| *host == seat.host) {
+                Some((_, slots)) => *slots += self.per_node,
+                None => hosts.push((seat.host, self.per_node)),
+            }
+        }
+        let mut text = String::new();
+        for (host, slots) in hosts {
+            let _ = writeln!(text, "{host} slots={slots}");
         }
         text
     }
@@ -260,7 +288,7 @@ pub fn seats(nodes: &[&NodeInfo], count: usize) -> Result<Vec<Seat>, String> {
 /// Whether these seats can be those of a gang.
 pub fn are_seats(seats: &[Seat], gang: Gang) -> bool {
     let nodes: BTreeSet<_> = seats.iter().map(|seat| seat.node).collect();
-    seats.len() == gang.nodes as usize
+    (gang.nodes as usize..=gang.most as usize).contains(&seats.len())
         && nodes.len() == seats.len()
         && gang.per_node > 0
         && gang.ranks() > 0
@@ -353,5 +381,26 @@ mod tests {
         assert_eq!(value("JAX_COORDINATOR_ADDRESS"), "10.0.0.1:29500");
         assert_eq!(value("TORCHELASTIC_RUN_ID"), "run-7");
         assert_eq!(place.hostfile(), "10.0.0.1 slots=2\n10.0.0.2 slots=2\n");
+        let shared = Place {
+            seats: vec![seat(1), seat(2), seat(1)],
+            ..place
+        };
+        assert_eq!(shared.hostfile(), "10.0.0.1 slots=4\n10.0.0.2 slots=2\n");
+    }
+
+    #[test]
+    fn an_elastic_gang_has_any_number_of_nodes_between_its_bounds() {
+        let gang = Gang::of(Some((2, 3)), Some(4)).unwrap();
+        assert!(gang.is_elastic() && gang.ranks() == 12);
+        let seats = |count: u8| {
+            let seat = |number| Seat {
+                node: NodeId([number; 32]),
+                host: IpAddr::from([10, 0, 0, number]),
+            };
+            (1..=count).map(seat).collect::<Vec<_>>()
+        };
+        let fits = [1, 2, 3, 4].map(|count| are_seats(&seats(count), gang));
+        assert_eq!(fits, [false, true, true, false]);
+        assert!(!Gang::of(None, Some(2)).unwrap().is_elastic());
     }
 }

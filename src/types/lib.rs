@@ -36,6 +36,7 @@
 //! | `event` | what happened in a cluster, as its nodes noticed it |
 //! | `explain` | why a job or a task is where it is |
 //! | `exchange` | whether a dense layer's gradient goes through servers or as factors from node to node |
+//! | `search` | parameters that are drawn while their job runs |
 //! | `secret` | named secrets of jobs |
 //! | `record` | what happened to a task |
 //! | `journal` | what a node keeps of a job on disk |
@@ -85,6 +86,7 @@ pub mod resources;
 pub mod retention;
 pub mod roster;
 pub mod scalar;
+pub mod search;
 pub mod secret;
 pub mod servers;
 pub mod signal;
@@ -119,6 +121,7 @@ pub use resources::Resources;
 pub use retention::Retention;
 pub use roster::{Decision, Roster, Standing};
 pub use scalar::Scalar;
+pub use search::{SearchAxis, SearchSpace};
 pub use secret::KeptSecret;
 pub use spec::{
     Builtin, BuiltinWorker, JobDraft, JobSpec, ParamSpace, Params, PythonWorker, StreamToken,

@@ -35,6 +35,10 @@ pub const MAX_MIN_NODES: u32 = 100_000;
 pub const MAX_OUTPUT_PATTERNS: usize = 1_024;
 /// The most tasks in a job.
 pub const MAX_TASKS: u64 = 50_000_000;
+/// The most tasks of a job whose parameters are drawn as results come.
+pub const MAX_TRIALS: u32 = 10_000;
+/// And their parameters.
+pub const MAX_SEARCH_AXES: usize = 256;
 /// The most entries of a log.
 pub const MAX_LOG_ENTRIES: u32 = 1 << 20;
 /// The most tasks that may wait on one node for one job.

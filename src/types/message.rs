@@ -27,6 +27,10 @@ pub struct Assignment {
 pub struct Inventory {
     pub queued: Vec<(TaskIndex, Attempt)>,
     pub running: Vec<(TaskIndex, Attempt)>,
+    /// The parameters of those tasks, where they are drawn while the job runs.
+    pub drawn: Vec<(TaskIndex, Params)>,
+    /// The nodes of each gang that it leads, in the order of their ranks.
+    pub seated: Vec<(TaskIndex, Attempt, Vec<NodeId>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

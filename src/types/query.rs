@@ -71,7 +71,12 @@ pub enum Query {
         limit: u32,
     },
     /// The coordinator: `Where`.
-    Locate { job: JobId, task: TaskIndex },
+    Locate {
+        job: JobId,
+        task: TaskIndex,
+        /// Of which of its processes, if it is several; else 0.
+        rank: u32,
+    },
     /// The named node: `Log`, bytes of the stream of a running attempt from `offset`.
     Log {
         node: NodeId,

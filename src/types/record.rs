@@ -1,7 +1,8 @@
 //! What happened to a task, as it is stored and replicated.
 
 use super::{
-    Attempt, BlobHash, Cell, NodeId, TaskIndex, limits::MAX_ERROR_BYTES, python, signal::Signal,
+    Attempt, BlobHash, Cell, NodeId, Params, TaskIndex, Value, limits::MAX_ERROR_BYTES, python,
+    signal::Signal,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -93,7 +94,7 @@ pub enum Outcome {
 }
 
 /// The end of one attempt, or of a task before its time. Immutable once written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskRecord {
     pub task: TaskIndex,
     pub attempt: Attempt,
@@ -115,6 +116,8 @@ pub struct TaskRecord {
     /// JSON that the task gave as its result.
     pub value: Option<String>,
     pub outputs: Vec<OutputFile>,
+    /// What it ran with, where that was drawn while the job ran; empty else.
+    pub params: Params,
 }
 
 impl TaskRecord {
@@ -135,6 +138,7 @@ impl TaskRecord {
             stderr: Captured::default(),
             value: None,
             outputs: Vec::new(),
+            params: Params::new(),
         }
     }
 
@@ -196,7 +200,15 @@ impl TaskRecord {
             Outcome::Failed(Failure::Need { name }) => name.len(),
             _ => 0,
         };
-        128 + error + self.stdout.tail.len() + self.stderr.tail.len() + value + files
+        let text = |value: &Value| match value {
+            Value::Text(text) | Value::Spelled(text) => text.len(),
+            Value::Bool(_) | Value::Int(_) | Value::Float(_) => 9,
+        };
+        let params = self.params.iter();
+        let params: usize = params
+            .map(|(name, value)| name.len() + text(value) + 4)
+            .sum();
+        128 + error + self.stdout.tail.len() + self.stderr.tail.len() + value + files + params
     }
 
     /// 32 bits that differ between ends of a task that are not the same, whoever accepted them: the
@@ -217,11 +229,13 @@ impl TaskRecord {
             stderr,
             value,
             outputs,
+            params,
         } = self;
         let who = (task, attempt, node, outcome);
         let when = (started_ms, duration_us, cpu_us, max_rss_bytes);
         // Encoded as the record would be before anybody accepted it, without a copy of it.
-        let as_reported = (who, (0u32, 0u32), when, (stdout, stderr, value, outputs));
+        let left = (stdout, stderr, value, outputs, params);
+        let as_reported = (who, (0u32, 0u32), when, left);
         let bytes = Vec::with_capacity(self.encoded_bytes());
         let bytes = postcard::to_extend(&as_reported, bytes).expect("plain data always encodes");
         let hash = blake3::hash(&bytes);

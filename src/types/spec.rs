@@ -1,8 +1,8 @@
 //! The immutable description of a job, addressed by its hash.
 
 use super::{
-    After, Author, BlobHash, Gang, Isolation, JobId, Needs, NodeId, Resources, RowSet, Sweep,
-    TaskIndex, TaskKind, defaults, limits,
+    After, Author, BlobHash, Gang, Isolation, JobId, Needs, NodeId, Resources, RowSet, SearchSpace,
+    Sweep, TaskIndex, TaskKind, defaults, limits,
 };
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc};
@@ -40,6 +40,8 @@ pub enum ParamSpace {
     },
     /// The rows of tasks of several kinds, one kind after the other.
     Parts(Vec<RowSet>),
+    /// Those that are drawn while the job runs.
+    Search(SearchSpace),
 }
 
 /// What one task does: everything a node needs to run it, parameters excepted.
@@ -85,6 +87,8 @@ pub struct WorkSpec {
     pub gang: Option<Gang>,
     /// What tasks have of their own, where they differ.
     pub kinds: Vec<TaskKind>,
+    /// Parameters are drawn while the job runs: records of tasks have them.
+    pub adaptive: bool,
 }
 
 /// What runs in worker processes that live as long as the job.
@@ -217,6 +221,7 @@ impl WorkSpec {
             is_step: false,
             gang: None,
             kinds: Vec::new(),
+            adaptive: false,
         }
     }
 
@@ -345,6 +350,7 @@ impl ParamSpace {
             }),
             Self::Rows { columns, cells } => (cells.len() / columns.len().max(1)) as u64,
             Self::Parts(parts) => parts.iter().map(|part| u64::from(part.rows)).sum(),
+            Self::Search(space) => u64::from(space.count),
         }
     }
 
@@ -352,10 +358,11 @@ impl ParamSpace {
         self.len() == 0
     }
 
-    /// Parameter set `index`, which is less than `len()`.
+    /// Parameter set `index`, which is less than `len()`; empty where it is drawn while the job
+    /// runs.
     pub fn get(&self, index: u64) -> Params {
         match self {
-            Self::Single => Vec::new(),
+            Self::Single | Self::Search(_) => Vec::new(),
             Self::Grid(axes) => grid_point(axes, index),
             Self::Rows { columns, cells } => {
                 let start = index as usize * columns.len();
@@ -388,6 +395,7 @@ impl ParamSpace {
                     .filter(|name| seen.insert(*name))
                     .collect()
             }
+            Self::Search(space) => space.axes.iter().map(|(name, _)| name.as_str()).collect(),
         }
     }
 }

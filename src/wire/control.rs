@@ -151,6 +151,8 @@ fn validate_gang_word(word: &GangWord) -> Result<(), BadMessage> {
             why.len() <= limits::MAX_REASON_BYTES,
             "an oversized reason not to take part in a gang",
         ),
+        GangWord::Grow { nodes } => check(nodes.len() <= most, "a gang of too many"),
+        GangWord::Probe { work } => validate_work(work),
         GangWord::Keep | GangWord::Stop | GangWord::Ready | GangWord::Waits => Ok(()),
     }
 }
@@ -370,6 +372,12 @@ pub fn validate_spec(spec: &JobSpec) -> Result<(), BadMessage> {
             "parameter rows of unequal length",
         )?;
     }
+    if let ParamSpace::Search(space) = &spec.params {
+        check(
+            space.is_sound() && spec.repeat == 1,
+            "parameters of which nothing can be drawn",
+        )?;
+    }
     check(
         spec.needs.are_sound(spec.task_count()),
         "tasks that need impossible ones",
@@ -378,7 +386,8 @@ pub fn validate_spec(spec: &JobSpec) -> Result<(), BadMessage> {
 
 fn validate_work(work: &WorkSpec) -> Result<(), BadMessage> {
     check(work.has_program(), "a job without a command")?;
-    let is_possible = |gang: Gang| (1..=limits::MAX_RANKS).contains(&gang.ranks());
+    let is_possible =
+        |gang: Gang| gang.nodes <= gang.most && (1..=limits::MAX_RANKS).contains(&gang.ranks());
     check(
         work.gang.is_none_or(is_possible),
         "a job whose tasks are no processes, or too many",

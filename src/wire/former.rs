@@ -5,8 +5,8 @@
 
 use nodectl_types::{
     After, Attempt, Author, BlobHash, Captured, Isolation, JobHead, JobId, JobSpec, Needs, NodeId,
-    Outcome, OutputFile, ParamSpace, Phase, Record, Resources, Saved, Sweep, TaskIndex, TaskRecord,
-    WorkSpec, WorkerSpec,
+    Outcome, OutputFile, ParamSpace, Params, Phase, Record, Resources, Saved, Sweep, TaskIndex,
+    TaskRecord, WorkSpec, WorkerSpec,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -155,6 +155,7 @@ impl From<FormerWork> for WorkSpec {
             is_step: false,
             gang: None,
             kinds: Vec::new(),
+            adaptive: false,
         }
     }
 }
@@ -209,6 +210,7 @@ impl From<FormerTask> for TaskRecord {
             stderr: task.stderr,
             value: task.value,
             outputs: task.outputs,
+            params: Params::new(),
         }
     }
 }

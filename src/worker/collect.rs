@@ -4,7 +4,7 @@
 use super::{
     directory,
     environment::HOSTFILE,
-    outputs,
+    metrics, outputs,
     protocol::{ProcessEnd, STDERR_FILE, STDOUT_FILE, Usage},
     result,
     staging::Staged,
@@ -101,7 +101,10 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
             blobs,
             disk: ended.disk,
         };
-        match outputs::take(dir, &patterns, &skip, work.output_limit_bytes, store) {
+        // Of a gang it is the first process that has to leave them; others may.
+        let needs_all = place.is_none_or(|place| place.rank == 0);
+        let limit = work.output_limit_bytes;
+        match outputs::take(dir, &patterns, &skip, limit, needs_all, store) {
             Ok(taken) => files = taken,
             Err(problem) => failure = Some(problem),
         }
@@ -288,24 +291,33 @@ fn returned(verdict: &Verdict) -> Result<Option<String>, String> {
 }
 
 /// What the task gave as its result: the last marked line of stdout, else a `result.json` that it
-/// was not given.
+/// was not given, else, in a sweep, the last line that reports the metric.
 fn result(
     ended: &EndedAttempt<'_>,
     dir: &Path,
     has_stdout: bool,
 ) -> Result<Option<String>, String> {
-    if has_stdout
-        && let Some(text) = result::marked_line(&dir.join(STDOUT_FILE))
-            .map_err(|error| format!("stdout: {error}"))?
-    {
+    let last_line = |mark| match has_stdout {
+        true => result::marked_line(&dir.join(STDOUT_FILE), mark)
+            .map_err(|error| format!("stdout: {error}")),
+        false => Ok(None),
+    };
+    if let Some(text) = last_line(result::MARK)? {
         return result::as_json(&text, "stdout").map(Some);
     }
-    if directory::is_given(dir, RESULT_FILE, ended.staged) {
-        return Ok(None);
-    }
     let told = |error: io::Error| format!("{RESULT_FILE}: {error}");
-    let Some((file, length)) = streams::open(&dir.join(RESULT_FILE)).map_err(told)? else {
-        return Ok(None);
+    let found = match directory::is_given(dir, RESULT_FILE, ended.staged) {
+        true => None,
+        false => streams::open(&dir.join(RESULT_FILE)).map_err(told)?,
+    };
+    let Some((file, length)) = found else {
+        let sweep = ended.task.work.sweep.as_ref();
+        let line = sweep
+            .map(|_| last_line(metrics::MARK))
+            .transpose()?
+            .flatten();
+        let json = line.and_then(|line| result::as_json(&line, "stdout").ok());
+        return Ok(json.filter(|json| sweep.is_some_and(|sweep| sweep.value_in(json).is_some())));
     };
     if length > limits::MAX_RESULT_BYTES as u64 {
         let max = limits::MAX_RESULT_BYTES;

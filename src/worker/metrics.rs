@@ -16,7 +16,8 @@ use std::{
 /// How often a running task's stdout is looked at.
 pub const PERIOD: Duration = Duration::from_millis(300);
 
-const MARK: &[u8] = b"nodectl-metric:";
+/// What a line begins with that reports it.
+pub const MARK: &str = "nodectl-metric:";
 const READ_BYTES: u64 = 256 << 10;
 /// The longest line that can be one.
 const LINE_BYTES: usize = 16 << 10;
@@ -81,7 +82,7 @@ impl Meter {
     }
 
     fn point(&self, line: &[u8]) -> Option<MetricPoint> {
-        let text = std::str::from_utf8(line.strip_prefix(MARK)?).ok()?;
+        let text = std::str::from_utf8(line.strip_prefix(MARK.as_bytes())?).ok()?;
         let value: Value = serde_json::from_str(text)
             .or_else(|_| serde_json::from_str(&without_infinities(text)))
             .ok()?;

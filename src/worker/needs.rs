@@ -84,7 +84,7 @@ pub async fn stage_result(
 }
 
 async fn ask(stager: &Stager, job: JobId, task: TaskIndex) -> Result<Arc<TaskRecord>, String> {
-    match stager.node.ask(Query::Locate { job, task }).await {
+    match stager.node.ask(Query::Locate { job, task, rank: 0 }).await {
         Ok(Answer::Where(Location::Ended(record))) if record.is_done() => Ok(record),
         Ok(Answer::Where(_)) => Err("it is not done".into()),
         Ok(other) => Err(format!("an answer to another question: {other:?}")),

@@ -47,12 +47,14 @@ struct Search<'a> {
 }
 
 /// Takes the files of `dir` that match `patterns` into the store. Every pattern must match
-/// something. A pattern without wildcards may name a directory: all that is in it counts.
+/// something where it `needs_all`. A pattern without wildcards may name a directory: all that is in
+/// it counts.
 pub fn take(
     dir: &Path,
     patterns: &[String],
     skip: &dyn Fn(&str) -> bool,
     limit_bytes: u64,
+    needs_all: bool,
     store: OutputStore<'_>,
 ) -> Result<Vec<OutputFile>, Failure> {
     if patterns.is_empty() {
@@ -76,7 +78,8 @@ pub fn take(
     };
     let root = search.root.clone();
     search.walk(&root, "", 0)?;
-    if let Some(missing) = search.matched.iter().position(|matched| !matched) {
+    let missing = search.matched.iter().position(|matched| !matched);
+    if let Some(missing) = missing.filter(|_| needs_all) {
         return Err(Failure::OutputMissing(patterns[missing].clone()));
     }
     search

@@ -5,17 +5,18 @@ use memchr::memmem;
 use nodectl_types::limits::MAX_RESULT_BYTES;
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
-const MARK: &str = "nodectl-result:";
+/// What a line begins with that is a result.
+pub const MARK: &str = "nodectl-result:";
 /// Bytes of a log that are searched at a time, from its end on.
 const WINDOW: u64 = 1 << 20;
 
-/// What follows the mark in the last line of the file `log` that begins with it, cut off a little
+/// What follows `mark` in the last line of the file `log` that begins with it, cut off a little
 /// beyond [`MAX_RESULT_BYTES`].
-pub fn marked_line(log: &Path) -> io::Result<Option<String>> {
+pub fn marked_line(log: &Path, mark: &str) -> io::Result<Option<String>> {
     let Some((file, length)) = streams::open(log)? else {
         return Ok(None);
     };
-    let Some(start) = last_mark(&file, length, WINDOW)? else {
+    let Some(start) = last_mark(&file, length, (mark, WINDOW))? else {
         return Ok(None);
     };
     let mut line = vec![0; (length - start).min(MAX_RESULT_BYTES as u64 + 64) as usize];
@@ -26,7 +27,7 @@ pub fn marked_line(log: &Path) -> io::Result<Option<String>> {
 }
 
 /// Where the JSON begins, of the last line that begins with the mark.
-fn last_mark(file: &File, length: u64, window: u64) -> io::Result<Option<u64>> {
+fn last_mark(file: &File, length: u64, (mark, window): (&str, u64)) -> io::Result<Option<u64>> {
     let mut bytes = Vec::new();
     let mut end = length;
     while end > 0 {
@@ -34,14 +35,14 @@ fn last_mark(file: &File, length: u64, window: u64) -> io::Result<Option<u64>> {
         // A mark that lies over the edge of two windows, and what is before it, belong to this one.
         let (from, to) = (
             start.saturating_sub(1),
-            (end + MARK.len() as u64).min(length),
+            (end + mark.len() as u64).min(length),
         );
         bytes.resize((to - from) as usize, 0);
         file.read_exact_at(&mut bytes, from)?;
         let begins_line = |at: usize| from + at as u64 == 0 || at > 0 && bytes[at - 1] == b'\n';
-        let mut marks = memmem::rfind_iter(&bytes, MARK);
+        let mut marks = memmem::rfind_iter(&bytes, mark);
         if let Some(at) = marks.find(|at| begins_line(*at)) {
-            return Ok(Some(from + (at + MARK.len()) as u64));
+            return Ok(Some(from + (at + mark.len()) as u64));
         }
         end = start;
     }
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_last_marked_line_is_the_result_wherever_it_stands() {
-        let found = |text: &str| marked_line(log(text).path()).unwrap();
+        let found = |text: &str| marked_line(log(text).path(), MARK).unwrap();
         assert_eq!(found("nodectl-result: 1\nmore\n").as_deref(), Some("1"));
         assert_eq!(
             found("nodectl-result: 1\nnodectl-result: 2").as_deref(),
@@ -155,7 +156,7 @@ mod tests {
             let file = log(&text);
             let wanted = lines.iter().rev().find_map(|line| line.strip_prefix(MARK));
             let file = File::open(file.path()).unwrap();
-            let start = last_mark(&file, text.len() as u64, window).unwrap();
+            let start = last_mark(&file, text.len() as u64, (MARK, window)).unwrap();
             let found = start.map(|at| text[at as usize..].lines().next().unwrap_or_default());
             prop_assert_eq!(found, wanted);
         }

@@ -369,6 +369,10 @@ fn a_job_file_and_a_request_with_the_same_keys_are_the_same_job() {
             json!({ "name": "a", "command": ["echo"], "nodes": 3, "per_node": 2 }),
         ),
         (
+            "name = 'a'\ncommand = ['echo']\nnodes = [2, 8]",
+            json!({ "name": "a", "command": ["echo"], "nodes": [2, 8] }),
+        ),
+        (
             "name = 'a'\ncommand = ['python', 'count.py']\npython = { version = '3.12' }",
             json!({
                 "name": "a", "command": ["python", "count.py"], "environment": { "version": "3.12" },

@@ -21,6 +21,7 @@ mod runs;
 mod scenarios;
 mod script;
 mod seam;
+mod searches;
 mod told;
 mod user;
 mod verdict;

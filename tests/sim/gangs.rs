@@ -1,8 +1,15 @@
 //! Tasks that are several processes: no half of one goes on for long, and nothing of one is left.
 
-use crate::world::{Key, World};
+use crate::{
+    plan::{Act, Item, Plan},
+    world::{Key, World},
+};
 use nodectl_types::{Attempt, BlobHash, JobId, TaskIndex, TaskRecord, Time, gang::Place};
-use std::{collections::BTreeMap, time::Duration};
+use rand::{RngExt, rngs::StdRng};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// Processes of which another is lost are over by then: their lead is lost to them after 15 s, a
 /// stalled or starved node needs longer, and so does a lead to hear of an end that it was not told.
@@ -34,6 +41,32 @@ struct Running {
     processes: BTreeMap<u32, Process>,
     ranks: u32,
     half_since: Option<Time>,
+}
+
+impl Plan {
+    /// On as many nodes as there are for certain: one may be lost for good.
+    pub fn draw_gangs(&mut self, rng: &mut StdRng) {
+        if self.splits.is_some() || !rng.random_bool(0.3) {
+            return;
+        }
+        let able = |cores: u32| {
+            let able = self.machines.iter().filter(|machine| machine.takes_work);
+            able.filter(|machine| machine.cores >= cores).count() as u32
+        };
+        let able = [able(1), able(2)];
+        for (_, item) in &mut self.items {
+            let Item::Act(Act::Submit(job)) = item else {
+                continue;
+            };
+            let per_node = rng.random_range(1..=2);
+            let most = able[per_node as usize - 1].saturating_sub(1).min(5);
+            if most > 0 && job.tasks <= 60 && rng.random_bool(0.5) {
+                job.gang = Some((rng.random_range(1..=most), per_node));
+                job.speculate = false;
+                job.elastic = job.tasks % 3;
+            }
+        }
+    }
 }
 
 impl World {
@@ -103,6 +136,24 @@ impl World {
     pub fn is_gang(&self, job: JobId) -> bool {
         let number = self.user.number(job);
         number.is_some_and(|number| self.user.wants[number].plan.gang.is_some())
+    }
+
+    /// On how many nodes all processes of an attempt of the job run.
+    pub fn gang_nodes(&self, job: JobId) -> usize {
+        let running = |gang: &Running| {
+            let all = gang.processes.values();
+            let running = all.filter(|process| {
+                let machine = &self.machines[process.node];
+                machine.life == process.life && machine.running.contains(&process.key)
+            });
+            let nodes: Vec<_> = running.map(|process| process.node).collect();
+            let is_whole = nodes.len() == gang.ranks as usize;
+            is_whole.then(|| nodes.into_iter().collect::<BTreeSet<_>>().len())
+        };
+        let mut gangs = self.gangs.running.iter();
+        gangs
+            .find_map(|(whole, gang)| (whole.0 == job).then(|| running(gang)).flatten())
+            .unwrap_or_default()
     }
 
     /// Where a process is lost, the others do not go on.

@@ -177,6 +177,10 @@ pub struct JobPlan {
     pub failing: u32,
     /// Each task is processes on so many nodes, and so many on each.
     pub gang: Option<(u32, u32)>,
+    /// And on up to so many nodes more.
+    pub elastic: u32,
+    /// Parameters are drawn while it runs.
+    pub search: bool,
     /// How many of 100 tasks need others.
     pub graph: u32,
 }
@@ -407,29 +411,6 @@ impl Plan {
         self.draw_logs(rng);
     }
 
-    /// On as many nodes as there are for certain: one may be lost for good.
-    fn draw_gangs(&mut self, rng: &mut StdRng) {
-        if self.splits.is_some() || !rng.random_bool(0.3) {
-            return;
-        }
-        let able = |cores: u32| {
-            let able = self.machines.iter().filter(|machine| machine.takes_work);
-            able.filter(|machine| machine.cores >= cores).count() as u32
-        };
-        let able = [able(1), able(2)];
-        for (_, item) in &mut self.items {
-            let Item::Act(Act::Submit(job)) = item else {
-                continue;
-            };
-            let per_node = rng.random_range(1..=2);
-            let most = able[per_node as usize - 1].saturating_sub(1).min(5);
-            if most > 0 && job.tasks <= 60 && rng.random_bool(0.5) {
-                job.gang = Some((rng.random_range(1..=most), per_node));
-                job.speculate = false;
-            }
-        }
-    }
-
     fn draw_faults(&mut self, rng: &mut StdRng, storm: Duration) {
         let evil = rng.random_bool(0.33);
         let mut kinds: Vec<u32> = (0..12)
@@ -654,6 +635,8 @@ impl WorkStyle {
             after: (self.chains && job > 0).then(|| rng.random_range(1..=job)),
             after_end: false,
             gang: None,
+            elastic: 0,
+            search: self.sweeps && tasks.is_multiple_of(2),
             graph: 0,
             sweep: self.sweeps,
             hopeless: (!huge && often(rng, 0.15)).then(|| rng.random_range(0..tasks)),

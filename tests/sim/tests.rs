@@ -15,6 +15,7 @@
 //! | `disk` | journals, blobs, and what happens to disks |
 //! | `runner` | tasks |
 //! | `pools` | pools: clients and hubs; workers, which are tasks, and their streams |
+//! | `searches` | parameters that are drawn while their job runs |
 //! | `logs` | logs: who appends to them, who reads them |
 //! | `faults` | what goes wrong, carried out |
 //! | `user` | who submits jobs and believes what is told |
@@ -39,6 +40,7 @@ mod runs;
 mod scenarios;
 mod script;
 mod seam;
+mod searches;
 mod told;
 mod user;
 mod verdict;
@@ -59,8 +61,11 @@ fn seeds() {
     ));
 }
 
-/// Each of them; one that fails does not keep the others from running.
+/// Each of them; one that fails does not keep the others from running. `SIM_SCENARIOS=gangs` runs
+/// those with that in their names.
 #[test]
 fn scenarios() {
-    assert!(runs::scenarios(""));
+    assert!(runs::scenarios(
+        &std::env::var("SIM_SCENARIOS").unwrap_or_default()
+    ));
 }

@@ -3,6 +3,7 @@
 
 use crate::{
     plan::{Act, JobPlan, Moment},
+    searches,
     world::{Event, World},
 };
 use nodectl_logic::Input;
@@ -415,10 +416,10 @@ impl World {
             min_steps: 1,
             min_trials: 1,
         };
-        let sweep = plan.sweep.then(|| Sweep {
+        let sweep = (plan.sweep || plan.search).then(|| Sweep {
             metric: "loss".into(),
             goal: Goal::Min,
-            stop: Some(stop),
+            stop: plan.sweep.then_some(stop),
         });
         let inputs = plan.inputs.then(|| BlobHash::of(&number.to_le_bytes()));
         let name = format!("job{number}");
@@ -427,7 +428,12 @@ impl World {
             inputs,
             after,
             sweep,
-            gang: plan.gang.map(|(nodes, per_node)| Gang { nodes, per_node }),
+            gang: plan.gang.map(|(nodes, per_node)| Gang {
+                nodes,
+                most: nodes + plan.elastic,
+                per_node,
+            }),
+            adaptive: plan.search,
             ..WorkSpec::plain(&name, &["true"])
         };
         let mut axes = vec![(
@@ -440,8 +446,12 @@ impl World {
                 ("note".into(), vec![Value::Text("y".repeat(80_000).into())]),
             );
         }
+        let params = match plan.search {
+            true => ParamSpace::Search(searches::space(plan.tasks)),
+            false => ParamSpace::Grid(axes),
+        };
         JobSpec {
-            params: ParamSpace::Grid(axes),
+            params,
             needs: self.needs_of(number),
             retries: plan.retries,
             speculate: plan.speculate,

@@ -8,6 +8,7 @@ use crate::{
     net::{Link, Obstacles},
     plan::{Item, Moment, Plan},
     pools::{PoolEvent, Pools},
+    searches::Searches,
     user::User,
     verdict::{Statistics, Verdict},
 };
@@ -223,6 +224,7 @@ pub struct World {
     pub user: User,
     pub checker: Checker,
     pub gangs: Gangs,
+    pub searches: Searches,
     pub pools: Pools,
     pub logs: Logs,
     pub specs: BTreeMap<BlobHash, Arc<JobSpec>>,
@@ -262,6 +264,7 @@ impl World {
             user: User::default(),
             checker: Checker::default(),
             gangs: Gangs::default(),
+            searches: Searches::default(),
             logs: Logs::default(),
             specs: BTreeMap::new(),
             statistics: Statistics::default(),

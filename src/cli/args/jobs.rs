@@ -128,6 +128,10 @@ pub struct LogsArgs {
     /// The task: its number, counted from 0, or its name
     #[arg(default_value = "0")]
     pub task: String,
+    /// Of which process, where a task is several (`nodes`, `per_node`): its rank. Without it that
+    /// of rank 0, or, of an attempt that failed, of the rank that did
+    #[arg(long)]
+    pub rank: Option<u32>,
     /// Waits for more until the task ends
     #[arg(long, short)]
     pub follow: bool,

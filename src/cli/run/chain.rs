@@ -34,11 +34,13 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
         .id
         .parse()
         .map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")))?;
-    let job = JobDraft {
+    let mut job = JobDraft {
         params,
         extends: Some(extends),
         ..spec.into()
     };
+    // These are given, whatever the job before drew from.
+    job.work.adaptive = false;
     follow_new(&client, args, base.name, job).await
 }
 

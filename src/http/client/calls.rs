@@ -27,6 +27,8 @@ pub struct LogRequest {
     pub stderr: bool,
     pub offset: u64,
     pub follow: bool,
+    /// Of which process, where the task is several.
+    pub rank: Option<u32>,
 }
 
 /// Names a submission: a hash of what its user named it by.
@@ -117,10 +119,13 @@ impl Client {
             stderr,
             offset,
             follow,
+            rank,
         } = request;
         let stream = if stderr { "stderr" } else { "stdout" };
         let task = encode(&task.to_string());
-        let rest = format!("/tasks/{task}/log?stream={stream}&offset={offset}&follow={follow}");
+        let rank = rank.map(|rank| format!("&rank={rank}")).unwrap_or_default();
+        let rest =
+            format!("/tasks/{task}/log?stream={stream}&offset={offset}&follow={follow}{rank}");
         self.stream("reading the log", &job_path(job, &rest)).await
     }
 

@@ -132,6 +132,55 @@ async fn a_long_log_comes_from_its_blob_and_a_task_that_never_ran_has_none() {
     );
 }
 
+/// Of a task that is several processes each has a log; where one failed, its own is left.
+#[tokio::test]
+async fn the_log_of_each_rank_can_be_read() {
+    let hash = BlobHash::of(b"of rank 1\n");
+    let mut done = (*record(0, Outcome::Done, b"of rank 0\n")).clone();
+    done.outputs.push(OutputFile {
+        path: "ranks/1/stdout".into(),
+        bytes: 10,
+        hash,
+        executable: false,
+    });
+    let done = Arc::new(done);
+    let failure = Failure::Rank {
+        rank: 3,
+        node: "box".into(),
+        why: "exit status 1".into(),
+    };
+    let failed = record(1, Outcome::Failed(failure), b"of rank 3\n");
+    let node = FakeNode::start(move |query| match query {
+        Query::Locate { task: 0, .. } => Ok(Answer::Where(Location::Ended(done.clone()))),
+        Query::Locate { .. } => Ok(Answer::Where(Location::Ended(failed.clone()))),
+        _ => Err(QueryError::Leaving),
+    })
+    .await;
+    let file = b"of rank 1\n".to_vec();
+    node.remote.lock().unwrap().insert(hash, file);
+    let log = |task: u32, rank| {
+        let request = LogRequest {
+            rank,
+            ..LogRequest::default()
+        };
+        node.client.log("0000000000000007", task, request)
+    };
+    for (task, rank, told) in [
+        (0, None, "of rank 0\n"),
+        (0, Some(0), "of rank 0\n"),
+        (0, Some(1), "of rank 1\n"),
+        (0, Some(2), ""),
+        (1, None, "of rank 3\n"),
+        (1, Some(3), "of rank 3\n"),
+    ] {
+        let log = log(task, rank).await.unwrap();
+        assert_eq!(text(log).await, told, "task {task}, rank {rank:?}");
+    }
+    let (status, problem) = refused(log(1, Some(0)).await.map(|_| ()));
+    assert_eq!(status, 409);
+    assert!(problem.contains("only the log of rank 3"), "{problem}");
+}
+
 /// A node that is cut off from the one on which the task runs.
 #[tokio::test]
 async fn a_log_that_another_node_has_and_does_not_give_is_no_empty_one() {

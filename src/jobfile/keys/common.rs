@@ -1,12 +1,13 @@
 //! The keys that jobs of every kind have, and what they mean.
 
-use crate::{Fault, Fields, Item, Upload};
+use crate::{Fault, Fields, Item, Upload, to_i64};
 use nodectl_formats::files;
 use nodectl_types::{
     Gang, Isolation, JobDraft, ParamSpace, WorkSpec, defaults, isolation::is_image, limits,
     manifest::safe_path, predicate::Predicate, secret::is_secret_name,
 };
 use std::{ops::Range, path::PathBuf};
+use toml::{Spanned, de::DeValue};
 
 /// The longest name of a job: it becomes part of directory names.
 pub const MAX_NAME_BYTES: usize = 64;
@@ -192,16 +193,14 @@ pub fn secrets(fields: &Fields<'_, '_>) -> Result<Vec<String>, Fault> {
 
 /// `nodes` and `per_node`: how many processes each task is.
 pub fn gang(fields: &Fields<'_, '_>) -> Result<Option<Gang>, Fault> {
-    let (nodes, per_node) = (fields.u32("nodes", 1)?, fields.u32("per_node", 1)?);
-    let Some(span) = nodes
-        .as_ref()
-        .or(per_node.as_ref())
-        .map(|item| item.span.clone())
-    else {
+    let (nodes, per_node) = (nodes(fields)?, fields.u32("per_node", 1)?);
+    let spans = nodes.iter().map(|item| &item.span);
+    let mut spans = spans.chain(per_node.iter().map(|item| &item.span));
+    let Some(span) = spans.next().cloned() else {
         return Ok(None);
     };
-    let value = |item: Option<Item<u32>>| item.map(|item| item.value);
-    let gang = Gang::of(value(nodes), value(per_node));
+    let bounds = nodes.map(|item| item.value);
+    let gang = Gang::of(bounds, per_node.map(|item| item.value));
     if gang.is_some_and(|gang| gang.ranks() > limits::MAX_RANKS) {
         let fault = Fault::new(
             span,
@@ -214,6 +213,36 @@ pub fn gang(fields: &Fields<'_, '_>) -> Result<Option<Gang>, Fault> {
         return Err(fault.hint("`nodes` times `per_node` is how many processes a task is"));
     }
     Ok(gang)
+}
+
+/// `nodes = 4`, or `nodes = [2, 8]`: the least and the most.
+fn nodes(fields: &Fields<'_, '_>) -> Result<Option<Item<(u32, u32)>>, Fault> {
+    let Some(DeValue::Array(list)) = fields.get("nodes").map(Spanned::get_ref) else {
+        let fixed = fields.u32("nodes", 1)?;
+        return Ok(fixed.map(|Item { value, span }| Item {
+            value: (value, value),
+            span,
+        }));
+    };
+    let span = fields.get("nodes").map(Spanned::span).unwrap_or_default();
+    let number = |item: &Spanned<DeValue<'_>>| {
+        let number = item.get_ref().as_integer().and_then(to_i64);
+        number.and_then(|number| u32::try_from(number).ok())
+    };
+    let bounds: Vec<Option<u32>> = list.iter().map(number).collect();
+    match bounds[..] {
+        [Some(least), Some(most)] if (1..=most).contains(&least) => Ok(Some(Item {
+            value: (least, most),
+            span,
+        })),
+        _ => {
+            let fault = Fault::new(
+                span,
+                "`nodes` is not two whole numbers, the smaller one first",
+            );
+            Err(fault.hint("`nodes = [2, 8]` is on 2 to 8 nodes; `nodes = 4` on 4"))
+        }
+    }
 }
 
 /// `[isolation]`: what tasks are kept from.

@@ -1,12 +1,9 @@
 //! Parameter sets: `params` as grid, list or file, `zip`, `sample`, and one set for each of
 //! `files`.
 
-use super::{
-    rows,
-    sample::{self, SampleSource},
-};
+use super::{rows, sample};
 use crate::{Fault, Fields, Upload, to_i64, type_name};
-use nodectl_types::{ParamSpace, Value, limits, template};
+use nodectl_types::{ParamSpace, SearchAxis, Value, limits, template};
 use std::{collections::BTreeSet, ops::Range};
 use toml::{
     Spanned,
@@ -109,7 +106,7 @@ fn drawn(fields: &Fields<'_, '_>, zip: Option<Range<usize>>) -> Result<Option<Pa
         };
         sources.push((
             name.to_string(),
-            bounds.map_or_else(|| axis(name, value).map(SampleSource::Choice), Ok)?,
+            bounds.map_or_else(|| axis(name, value).map(SearchAxis::Choice), Ok)?,
         ));
     }
     if sources.is_empty() {
@@ -399,7 +396,7 @@ fn with_files(
             axes.insert(0, axis);
             Ok(ParamSpace::Grid(axes))
         }
-        ParamSpace::Rows { .. } | ParamSpace::Parts(_) => {
+        ParamSpace::Rows { .. } | ParamSpace::Parts(_) | ParamSpace::Search(_) => {
             let span = fields.get("params").map(Spanned::span).unwrap_or_default();
             let fault = Fault::new(
                 span,
@@ -424,6 +421,15 @@ fn check_size(fields: &Fields<'_, '_>, space: &ParamSpace) -> Result<(), Fault> 
             (values().count(), values().map(bytes).sum())
         }
         ParamSpace::Rows { cells, .. } => (cells.len(), cells.iter().map(bytes).sum()),
+        ParamSpace::Search(space) => {
+            let values = || {
+                space.axes.iter().flat_map(|(_, axis)| match axis {
+                    SearchAxis::Choice(values) => values.as_slice(),
+                    SearchAxis::Whole { .. } | SearchAxis::Fraction { .. } => &[],
+                })
+            };
+            (values().count(), values().map(bytes).sum())
+        }
         // The parts of a graph are each the space of its tasks.
         ParamSpace::Parts(_) => (0, 0),
     };

@@ -2,15 +2,18 @@
 //! combinations. The rows are those of every machine and every version: row i depends on the seed,
 //! the method, i and the table, not on `count`.
 //!
-//! *random*: the coordinate of row i in column c is the first 53 bits of BLAKE3("nodectl sample" ‖
-//! seed ‖ i ‖ c), the numbers as 64 bits little-endian, over 2⁵³.
+//! *random*: the coordinate of row i in column c follows from the seed, i and c
+//! (`types::search::uniform`).
 //!
 //! *sobol*: Sobol points with the direction numbers of Joe and Kuo (new-joe-kuo-6.21201),
 //! Owen-scrambled with the seed (Burley, Practical Hash-based Owen Scrambling, JCGT 2020), as the
 //! crate `sobol_burley` computes them: 24 bits a coordinate.
+//!
+//! *tpe*: no rows but what they are drawn from: the job's coordinator draws each when its task is
+//! ordered, from the results that there are by then; those of *random*, while there are few.
 
 use crate::{Fault, Fields, Item};
-use nodectl_types::{ParamSpace, Value};
+use nodectl_types::{ParamSpace, SearchAxis, SearchSpace, limits, search::uniform};
 use std::ops::Range;
 use toml::{
     Spanned,
@@ -18,7 +21,7 @@ use toml::{
 };
 
 const KEYS: [&str; 3] = ["method", "count", "seed"];
-const METHODS: [&str; 2] = ["random", "sobol"];
+const METHODS: [&str; 3] = ["random", "sobol", "tpe"];
 const MOST_SOBOL_ROWS: u32 = 1 << 16;
 const MOST_SOBOL_COLUMNS: usize = sobol_burley::NUM_DIMENSIONS as usize;
 
@@ -33,16 +36,7 @@ pub struct Sample {
 enum Method {
     Random,
     Sobol,
-}
-
-/// What a parameter is drawn from.
-pub enum SampleSource {
-    /// One of these, each as likely.
-    Choice(Vec<Value>),
-    /// Whole numbers, both bounds among them.
-    Whole { min: i64, max: i64, log: bool },
-    /// Numbers from `min` to below `max`.
-    Fraction { min: f64, max: f64, log: bool },
+    Tpe,
 }
 
 pub fn plan(fields: &Fields<'_, '_>) -> Result<Option<Sample>, Fault> {
@@ -55,6 +49,7 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Option<Sample>, Fault> {
         Some(method) => match method.value.as_str() {
             "random" => Method::Random,
             "sobol" => Method::Sobol,
+            "tpe" => Method::Tpe,
             other => {
                 let fault = Fault::new(
                     method.span.clone(),
@@ -78,6 +73,9 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Option<Sample>, Fault> {
         );
         return Err(Fault::new(count.span, message).hint("method = \"random\" has no such limit"));
     }
+    if method == Method::Tpe {
+        check_tpe(fields, &table, &count)?;
+    }
     let seed = table.u32("seed", 0)?.map_or(0, |seed| seed.value);
     Ok(Some(Sample {
         method,
@@ -86,12 +84,47 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Option<Sample>, Fault> {
     }))
 }
 
+/// Sets that are drawn by what came of others need something to go by.
+fn check_tpe(
+    fields: &Fields<'_, '_>,
+    table: &Fields<'_, '_>,
+    count: &Item<u32>,
+) -> Result<(), Fault> {
+    if fields.get("sweep").is_none() {
+        let fault = Fault::new(
+            table.span.clone(),
+            "`method = \"tpe\"` draws by what tasks come to, and the job names no metric",
+        );
+        return Err(fault.hint("add e.g. [sweep] with metric = \"loss\" and goal = \"min\""));
+    }
+    if count.value > limits::MAX_TRIALS {
+        let message = format!(
+            "at most {} sets can be drawn by what tasks come to, not {}",
+            limits::MAX_TRIALS,
+            count.value
+        );
+        return Err(
+            Fault::new(count.span.clone(), message).hint("method = \"random\" has no such limit")
+        );
+    }
+    if let Some(repeat) = fields.u32("repeat", 1)?.filter(|repeat| repeat.value > 1) {
+        let message = "each set that is drawn by what tasks come to runs once";
+        return Err(Fault::new(repeat.span, message).hint("remove `repeat`"));
+    }
+    if let Some(names) = fields.string("task_names")? {
+        let message =
+            "the parameters of tasks are drawn while the job runs, too late to name them by";
+        return Err(Fault::new(names.span, message).hint("remove `task_names`"));
+    }
+    Ok(())
+}
+
 /// `{ min, max, scale }`; None if the table is none of that kind.
 pub fn bounds(
     name: &str,
     table: &DeTable<'_>,
     span: Range<usize>,
-) -> Result<Option<SampleSource>, Fault> {
+) -> Result<Option<SearchAxis>, Fault> {
     let known = ["min", "max", "scale"];
     if !known.iter().any(|key| table.contains_key(*key)) {
         return Ok(None);
@@ -140,8 +173,8 @@ pub fn bounds(
         ));
     }
     Ok(Some(match (low, high) {
-        (Bound::Whole(min), Bound::Whole(max)) => SampleSource::Whole { min, max, log },
-        _ => SampleSource::Fraction { min, max, log },
+        (Bound::Whole(min), Bound::Whole(max)) => SearchAxis::Whole { min, max, log },
+        _ => SearchAxis::Fraction { min, max, log },
     }))
 }
 
@@ -177,7 +210,7 @@ fn number(name: &str, value: &Spanned<DeValue<'_>>) -> Result<Bound, Fault> {
 /// The rows.
 pub fn draw(
     sample: &Sample,
-    sources: Vec<(String, SampleSource)>,
+    sources: Vec<(String, SearchAxis)>,
     span: Range<usize>,
 ) -> Result<ParamSpace, Fault> {
     let cells = sources.len().saturating_mul(sample.count.value as usize);
@@ -195,9 +228,24 @@ pub fn draw(
         );
         return Err(Fault::new(span, message).hint("method = \"random\" has no such limit"));
     }
+    if sample.method == Method::Tpe {
+        if sources.len() > limits::MAX_SEARCH_AXES {
+            let message = format!(
+                "at most {} parameters can be drawn by what tasks come to, not {}",
+                limits::MAX_SEARCH_AXES,
+                sources.len()
+            );
+            return Err(Fault::new(span, message));
+        }
+        return Ok(ParamSpace::Search(SearchSpace {
+            axes: sources,
+            count: sample.count.value,
+            seed: sample.seed,
+        }));
+    }
     let (columns, sources): (Vec<_>, Vec<_>) = sources.into_iter().unzip();
     let coordinate = |row: u32, column: usize| match sample.method {
-        Method::Random => uniform(sample.seed, row, column),
+        Method::Random | Method::Tpe => uniform(sample.seed, row, column),
         Method::Sobol => f64::from(sobol_burley::sample(row, column as u32, sample.seed)),
     };
     let row = |row: u32| (0..sources.len()).map(move |column| (row, column));
@@ -210,54 +258,10 @@ pub fn draw(
     })
 }
 
-/// From 0 to below 1.
-fn uniform(seed: u32, row: u32, column: usize) -> f64 {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(b"nodectl sample");
-    for number in [u64::from(seed), u64::from(row), column as u64] {
-        hasher.update(&number.to_le_bytes());
-    }
-    let hash = hasher.finalize();
-    let bits = u64::from_le_bytes(
-        hash.as_bytes()[..8]
-            .try_into()
-            .expect("a hash has 32 bytes"),
-    );
-    (bits >> 11) as f64 / (1u64 << 53) as f64
-}
-
-impl SampleSource {
-    /// The value at a coordinate from 0 to below 1.
-    fn at(&self, coordinate: f64) -> Value {
-        match self {
-            Self::Choice(values) => {
-                let index = (coordinate * values.len() as f64) as usize;
-                values[index.min(values.len() - 1)].clone()
-            }
-            // Each whole number has the part of the scale from itself to the next one.
-            Self::Whole { min, max, log } => {
-                let value = between(*min as f64, *max as f64 + 1.0, *log, coordinate).floor();
-                Value::Int((value as i64).clamp(*min, *max))
-            }
-            Self::Fraction { min, max, log } => {
-                Value::Float(between(*min, *max, *log, coordinate).clamp(*min, *max))
-            }
-        }
-    }
-}
-
-fn between(min: f64, max: f64, log: bool, coordinate: f64) -> f64 {
-    if log {
-        (min.ln() + coordinate * (max.ln() - min.ln())).exp()
-    } else {
-        min + coordinate * (max - min)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use nodectl_types::Value;
 
     fn sample(method: Method, count: u32, seed: u32) -> Vec<Value> {
         let sample = Sample {
@@ -268,18 +272,17 @@ mod tests {
             },
             seed,
         };
-        let lr = SampleSource::Fraction {
+        let lr = SearchAxis::Fraction {
             min: 1e-5,
             max: 1e-1,
             log: true,
         };
-        let layers = SampleSource::Whole {
+        let layers = SearchAxis::Whole {
             min: 1,
             max: 4,
             log: false,
         };
-        let act =
-            SampleSource::Choice(vec![Value::Text("relu".into()), Value::Text("tanh".into())]);
+        let act = SearchAxis::Choice(vec![Value::Text("relu".into()), Value::Text("tanh".into())]);
         let sources = vec![
             ("lr".into(), lr),
             ("layers".into(), layers),
@@ -324,21 +327,6 @@ mod tests {
             let mut seen: Vec<_> = points.collect();
             seen.sort_unstable();
             assert_eq!(seen, (0..64).collect::<Vec<_>>(), "dimension {dimension}");
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn values_lie_between_their_bounds(min in -1000i64..1000, span in 1i64..1000, coordinate in 0.0..1.0f64, log: bool) {
-            let min = if log { min.abs() + 1 } else { min };
-            let max = min + span;
-            let Value::Int(whole) = (SampleSource::Whole { min, max, log }).at(coordinate) else { panic!() };
-            prop_assert!((min..=max).contains(&whole));
-            let (min, max) = (min as f64, max as f64);
-            let Value::Float(fraction) = (SampleSource::Fraction { min, max, log }).at(coordinate) else { panic!() };
-            prop_assert!((min..=max).contains(&fraction));
         }
     }
 }

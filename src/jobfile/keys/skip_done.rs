@@ -43,6 +43,12 @@ pub fn check(draft: &JobDraft) -> Result<(), (String, String)> {
                 .into(),
         ));
     }
+    if work.adaptive {
+        return Err((
+            "what tasks are given is drawn while the job runs, from what others came to".into(),
+            "leave out `skip_done`, or draw with `method = \"random\"`".into(),
+        ));
+    }
     if draft.repeat > 1 {
         return Err((
             "tasks that `repeat` makes are given the same, and cannot be told apart".into(),

@@ -68,6 +68,9 @@ impl Coordinator {
         if is_log || self.held_back(core).is_some() || self.waits_for(core).is_some() {
             return;
         }
+        if self.reads_trials(core) {
+            return;
+        }
         if let Some(gang) = self.spec.work.gang {
             return self.dispatch_gang(core, lattice, gang);
         }
@@ -130,8 +133,9 @@ impl Coordinator {
     /// How many tasks a slot should have waiting, from how long they take. Beside other jobs always
     /// one: a slot that falls free would go to a job of lower priority that has one there.
     fn prefetch_per_slot(&self, core: &Core) -> f64 {
-        // A worker of a pool that waits is of use only where there is room.
-        if self.spec.work.pool().is_some() {
+        // A worker of a pool that waits is of use only where there is room, and what is drawn later
+        // is drawn by more results.
+        if self.spec.work.pool().is_some() || self.search.is_some() {
             return 0.0;
         }
         let others = core
@@ -194,6 +198,7 @@ impl Coordinator {
         let ordered = || self.active.values().map(Vec::len).sum::<usize>();
         self.most_at_once(core)
             .is_none_or(|most| ordered() < most as usize)
+            && self.may_draw()
     }
 
     /// How many tasks the job may have on nodes now; None: as many as there is room for. Open tasks
@@ -251,12 +256,13 @@ impl Coordinator {
             epoch: self.epoch,
             number,
         };
+        let params = self.params_for(task);
         self.add_active(candidate.node, task, attempt);
         candidate.outstanding += 1;
         candidate.orders.push(Assignment {
             task,
             attempt,
-            params: self.spec.task_params(task),
+            params,
             needs: self.needs_of(task),
         });
     }
@@ -356,7 +362,8 @@ impl Coordinator {
         let Some(median) = self.progress.pace.median() else {
             return;
         };
-        if !self.spec.speculate || self.nodes.values().any(|work| work.queued > 0) {
+        let is_fixed = self.search.is_none();
+        if !(self.spec.speculate && is_fixed) || self.nodes.values().any(|work| work.queued > 0) {
             return;
         }
         let now = core.mono();

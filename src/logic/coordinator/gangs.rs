@@ -12,7 +12,7 @@ use crate::{
     lattice::Lattice,
 };
 use nodectl_types::{
-    Attempt, Gang, Message, NodeId, NodeInfo, Time, WorkSpec, gang, message::Assignment,
+    Attempt, Gang, GangWord, Message, NodeId, NodeInfo, Time, WorkSpec, gang, message::Assignment,
 };
 use rand::RngExt;
 use std::{collections::BTreeMap, time::Duration};
@@ -23,6 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(400);
 /// A node that had no room is one of the last to be tried again for so long.
 const MISS_IS_NEWS: Duration = Duration::from_secs(3);
+/// An elastic gang has run for so long before it is ended for the sake of a larger one.
+const GROWS_AFTER: Duration = Duration::from_secs(10);
+/// Other nodes are asked so often whether they have room for it.
+const PROBE_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a coordinator knows of its gangs; its successor learns it again.
 #[derive(Debug, Default)]
@@ -37,6 +41,8 @@ pub(super) struct Gangs {
     next: Option<Time>,
     /// Why nodes had no room, and when they said so.
     pub(super) missed: BTreeMap<NodeId, (String, Time)>,
+    /// When nodes were last named to a lead that may have more.
+    probed: Option<Time>,
 }
 
 /// The number of the last process of an attempt: each has one, from the attempt's own on.
@@ -57,17 +63,16 @@ impl Coordinator {
         if is_gathering || is_early || !self.may_order_more(core) {
             return;
         }
-        let nodes = self.gang_nodes(core, true);
-        let infos: Vec<_> = nodes
-            .iter()
-            .filter_map(|node| core.members.info(*node))
-            .collect();
-        let Ok(mut seats) = gang::seats(&infos, gang.nodes as usize) else {
-            return;
-        };
         let Some(task) = self.next_task(core, lattice, &(0..lattice.tasks()), None) else {
             self.gangs.waiting = None;
-            return;
+            return self.grow_gangs(core, gang);
+        };
+        let waited = self
+            .gangs
+            .waiting
+            .map_or(Duration::ZERO, |since| now - since);
+        let Some(mut seats) = self.gang_seats(core, gang, waited) else {
+            return self.reopen(task);
         };
         // In this order room is waited for.
         seats.sort_by_key(|seat| seat.node);
@@ -75,7 +80,7 @@ impl Coordinator {
             epoch: self.epoch,
             number: self.last_number(task) + 1,
         };
-        let since = *self.gangs.waiting.get_or_insert(now);
+        self.gangs.waiting.get_or_insert(now);
         let lead = seats[0].node;
         let placed = seats.iter().map(|seat| seat.node).collect();
         self.gangs.placed.insert((task, attempt), placed);
@@ -83,10 +88,11 @@ impl Coordinator {
         self.add_active(lead, task, attempt);
         self.note_first_orders(lead, 1, now);
         let (job, epoch, work) = (self.job, self.epoch, self.spec.work.clone());
+        let params = self.params_for(task);
         let task = Assignment {
             task,
             attempt,
-            params: self.spec.task_params(task),
+            params,
             needs: Vec::new(),
         };
         let order = Message::AssignGang {
@@ -95,9 +101,27 @@ impl Coordinator {
             work,
             task,
             seats,
-            waits: now - since >= PATIENCE,
+            waits: waited >= PATIENCE,
         };
         core.send(lead, order);
+    }
+
+    /// The nodes for the next attempt, as many as seem to have room. None where there are too few.
+    fn gang_seats(&self, core: &Core, gang: Gang, waited: Duration) -> Option<Vec<gang::Seat>> {
+        let now = core.mono();
+        let nodes = self.gang_nodes(core, true);
+        let infos: Vec<_> = nodes
+            .iter()
+            .filter_map(|node| core.members.info(*node))
+            .collect();
+        let free = nodes.iter().filter(|node| !self.is_taken(**node, now));
+        let most = match waited < PATIENCE {
+            true => (free.count() as u32).clamp(gang.nodes, gang.most),
+            // Room is waited for on as few nodes as will do.
+            false => gang.nodes,
+        };
+        let mut counts = (gang.nodes..=most).rev();
+        counts.find_map(|count| gang::seats(&infos, count as usize).ok())
     }
 
     /// The last attempt that was ordered runs: the next begins to wait anew.
@@ -134,15 +158,97 @@ impl Coordinator {
         let reachable = members.filter(|node| core.members.is_reachable(*node));
         let mut nodes: Vec<_> = reachable.filter(able).collect();
         nodes.sort_by_key(|node| {
-            let missed = self.gangs.missed.get(node);
-            let is_busy = missed.is_some_and(|(_, heard)| now - *heard < MISS_IS_NEWS);
-            let is_full = self
-                .nodes
-                .get(node)
-                .is_some_and(|work: &NodeWork| work.is_full(now));
-            (is_busy, is_full, used(*node), *node)
+            let is_full = self.is_full_of_others(*node, now);
+            (self.has_missed(*node, now), is_full, used(*node), *node)
         });
         nodes
+    }
+
+    fn has_missed(&self, node: NodeId, now: Time) -> bool {
+        let missed = self.gangs.missed.get(&node);
+        missed.is_some_and(|(_, heard)| now - *heard < MISS_IS_NEWS)
+    }
+
+    fn is_full_of_others(&self, node: NodeId, now: Time) -> bool {
+        let work = self.nodes.get(&node);
+        work.is_some_and(|work: &NodeWork| work.is_full(now))
+    }
+
+    /// As far as is known, the node has no room for another gang.
+    fn is_taken(&self, node: NodeId, now: Time) -> bool {
+        self.has_missed(node, now) || self.is_full_of_others(node, now)
+    }
+
+    /// Names nodes that do nothing for the job to the leads of elastic gangs that may have more.
+    fn grow_gangs(&mut self, core: &mut Core, gang: Gang) {
+        let now = core.mono();
+        let is_early = self.gangs.probed.is_some_and(|at| now - at < PROBE_PAUSE);
+        if !gang.is_elastic() || is_early {
+            return;
+        }
+        let others = self.gang_nodes(core, true);
+        let mut words = Vec::new();
+        for ((task, attempt), placed) in &self.gangs.placed {
+            let attempts = self.active.get(task).into_iter().flatten();
+            let mut attempts = attempts.filter(|active| active.attempt == *attempt);
+            let is_old = |at: Time| now - at >= GROWS_AFTER;
+            let lead = attempts.find(|active| active.started.is_some_and(is_old));
+            let room = (gang.most as usize).saturating_sub(placed.len());
+            let (Some(lead), true) = (lead, room > 0) else {
+                continue;
+            };
+            let new = others.iter().filter(|node| !placed.contains(node));
+            let all = placed.iter().chain(new.take(room));
+            let infos: Vec<_> = all.filter_map(|node| core.members.info(*node)).collect();
+            // Together with those that run it, in one network.
+            let mut counts = (placed.len() + 1..=infos.len()).rev();
+            let seats = counts.find_map(|count| gang::seats(&infos, count).ok());
+            let nodes = seats.into_iter().flatten().map(|seat| seat.node);
+            let nodes: Vec<_> = nodes.filter(|node| !placed.contains(node)).collect();
+            if !nodes.is_empty() {
+                words.push((lead.node, *task, *attempt, GangWord::Grow { nodes }));
+            }
+        }
+        for (lead, task, attempt, word) in words {
+            self.gangs.probed = Some(now);
+            let job = self.job;
+            core.send(
+                lead,
+                Message::Gang {
+                    job,
+                    task,
+                    attempt,
+                    word,
+                },
+            );
+        }
+    }
+
+    /// The nodes of attempts that a lead names, which is all that is known of them after a
+    /// takeover.
+    pub(super) fn hear_seated(&mut self, from: NodeId, seated: &[(u32, Attempt, Vec<NodeId>)]) {
+        for (task, attempt, nodes) in seated {
+            if self.find_active(from, *task, *attempt).is_some() {
+                self.gangs.placed.insert((*task, *attempt), nodes.clone());
+            }
+        }
+    }
+
+    /// The node and the attempt of one process of an attempt that runs.
+    pub(super) fn process_of(
+        &self,
+        task: u32,
+        (lead, attempt): (NodeId, Attempt),
+        rank: u32,
+    ) -> Option<(NodeId, Attempt)> {
+        if rank == 0 {
+            return Some((lead, attempt));
+        }
+        let per_node = self.spec.work.gang?.per_node.max(1);
+        let nodes = self.gangs.placed.get(&(task, attempt))?;
+        let node = nodes.get((rank / per_node) as usize)?;
+        let number = attempt.number.saturating_add(rank);
+        Some((*node, Attempt { number, ..attempt }))
     }
 
     /// An attempt that never began is over.

@@ -9,6 +9,7 @@
 //! | `log` | tasks that are entries of a log, in one order |
 //! | `graph` | tasks that need others, or differ from them: which may start |
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
+//! | `search` | parameters that are drawn while the job runs |
 //! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
 //! | `startup` | workers that cannot be started |
 //! | `rounds` | jobs that go on though they had ended |
@@ -37,6 +38,7 @@ mod recovery;
 mod replicas;
 mod results;
 mod rounds;
+mod search;
 mod startup;
 mod stopping;
 
@@ -187,6 +189,7 @@ pub struct Coordinator {
     /// The round of retries that is taken into account.
     round: u32,
     stopping: stopping::Stopping,
+    search: Option<search::Search>,
 }
 
 impl Coordinator {
@@ -241,6 +244,7 @@ impl Coordinator {
             inputs: inputs::Fetch::default(),
             round: head.round,
             stopping: stopping::Stopping::new(spec.work.sweep.as_ref()),
+            search: search::Search::new(&spec.params, spec.work.sweep.as_ref(), lattice),
             spec,
         };
         if recover || head.epoch > 1 {
@@ -284,6 +288,11 @@ impl Coordinator {
 
     pub fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// The most processes that each of its tasks may be.
+    pub fn ranks(&self) -> u32 {
+        self.spec.work.ranks()
     }
 
     /// What its successor may not have heard of, though it may be on this node's disk.

@@ -359,8 +359,8 @@ impl Coordinator {
         }
     }
 
-    /// Where a task's output is; `None` where the journal has the answer.
-    pub fn locate(&self, lattice: &Lattice, task: TaskIndex) -> Option<Location> {
+    /// Where the output of a task's process is; `None` where the journal has the answer.
+    pub fn locate(&self, lattice: &Lattice, task: TaskIndex, rank: u32) -> Option<Location> {
         let running = self
             .active
             .get(&task)
@@ -368,16 +368,15 @@ impl Coordinator {
             .flatten()
             .find(|active| active.started.is_some());
         if let Some(active) = running {
-            return Some(Location::Running {
-                node: active.node,
-                attempt: active.attempt,
-            });
+            let process = self.process_of(task, (active.node, active.attempt), rank);
+            let running = |(node, attempt)| Location::Running { node, attempt };
+            return Some(process.map_or(Location::Nowhere, running));
         }
         if !matches!(lattice.cell(task), Cell::Unknown) {
             return None;
         }
         // An attempt that has ended is nowhere else while its record is being made durable.
-        let settling = self.results.settling_at(task);
+        let settling = self.results.settling_at(task).filter(|_| rank == 0);
         Some(
             settling.map_or(Location::Nowhere, |(node, attempt)| Location::Running {
                 node,

@@ -160,6 +160,7 @@ impl Coordinator {
         sequence: u64,
         inventory: &Inventory,
     ) {
+        self.hear_drawn(lattice, &inventory.drawn);
         let held: BTreeSet<_> = inventory
             .queued
             .iter()
@@ -196,6 +197,7 @@ impl Coordinator {
                 .push(key);
             }
         }
+        self.hear_seated(from, &inventory.seated);
         self.stop_on(core, from, over);
         self.drop_waiting_on(core, from, surplus);
         if let Some(work) = self.nodes.get_mut(&from) {

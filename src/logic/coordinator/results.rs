@@ -609,7 +609,11 @@ impl Coordinator {
     fn count(&mut self, core: &mut Core, lattice: &mut Lattice, record: &Arc<TaskRecord>) {
         let limit = self.failure_limit(core);
         let was_done = lattice.is_done(record.task);
-        if !lattice.merge(record) || was_done {
+        let is_news = lattice.merge(record);
+        if lattice.cell(record.task) == Cell::of(record) {
+            self.note_trial(core, record);
+        }
+        if !is_news || was_done {
             // Known already, by another way: only what was held back for it goes on.
             if !lattice.has_ended(record.task, limit) {
                 self.reopen(record.task);

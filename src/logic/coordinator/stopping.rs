@@ -200,6 +200,9 @@ impl Coordinator {
             .as_ref()
             .and_then(|trials| trials.last(task));
         let value = last.map(|(metric, point)| json_object(metric, point));
+        let params = self.search.as_ref();
+        let params = params.map(|search| search.params_of(task));
+        let params = params.unwrap_or_default();
         let never = Attempt {
             epoch: self.epoch,
             number: 0,
@@ -211,6 +214,7 @@ impl Coordinator {
             started_ms: core.now.wall_ms.saturating_sub(running.as_millis() as u64),
             duration_us: running.as_micros() as u64,
             value,
+            params,
             ..TaskRecord::plain(task, attempt, node, outcome)
         };
         self.stop_task(core, task);

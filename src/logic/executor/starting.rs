@@ -134,12 +134,18 @@ impl Executor {
             params,
             needs,
         } = assignment;
+        let is_adaptive = ordered.work.adaptive;
+        let drawn = match is_adaptive {
+            true => params.clone(),
+            false => Params::new(),
+        };
         ordered.running.insert(
             (task, attempt),
             Running {
                 held,
                 since: core.mono(),
                 gpus,
+                params: drawn,
                 stopping: false,
                 give_back: false,
             },

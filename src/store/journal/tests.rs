@@ -343,6 +343,7 @@ fn as_before(record: &Record) -> Vec<u8> {
                 false,
                 None::<Gang>,
                 Vec::<TaskKind>::new(),
+                false,
             );
             let (work, news) = (
                 postcard::to_stdvec(&*spec.work).unwrap(),

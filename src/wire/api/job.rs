@@ -210,6 +210,9 @@ pub struct WorkView {
     /// Each task is processes on so many nodes at once, if it is several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u32>,
+    /// The most nodes, if there may be more than `nodes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most_nodes: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_node: Option<u32>,
     /// Which nodes may run it; empty for all.
@@ -453,6 +456,7 @@ impl From<&JobSpec> for WorkView {
             priority: spec.work.priority,
             min_nodes: spec.min_nodes,
             nodes: spec.work.gang.map(|gang| gang.nodes),
+            most_nodes: (spec.work.gang.filter(|gang| gang.is_elastic())).map(|gang| gang.most),
             per_node: spec.work.gang.map(|gang| gang.per_node),
             place: spec.place.clone(),
             outputs: spec.work.outputs.clone(),

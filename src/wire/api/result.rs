@@ -211,9 +211,12 @@ impl TaskResult {
         Self {
             task: record.task,
             name: spec.and_then(|spec| spec.task_name(record.task)),
-            params: spec
-                .map(|spec| params_json(spec, record.task))
-                .unwrap_or_default(),
+            params: match record.params.as_slice() {
+                [] => spec
+                    .map(|spec| params_json(spec, record.task))
+                    .unwrap_or_default(),
+                drawn => named_json(drawn),
+            },
             status: StatusName::from(&record.outcome),
             failure,
             attempt: record.attempt.to_string(),
@@ -265,9 +268,13 @@ pub fn params_json(spec: &JobSpec, task: u32) -> Map<String, Json> {
     if u64::from(task) >= spec.task_count() {
         return Map::new();
     }
-    spec.task_params(task)
-        .into_iter()
-        .map(|(name, value)| (name, param_json(&value)))
+    named_json(&spec.task_params(task))
+}
+
+fn named_json(params: &[(String, Value)]) -> Map<String, Json> {
+    let params = params.iter();
+    params
+        .map(|(name, value)| (name.clone(), param_json(value)))
         .collect()
 }
 

@@ -71,9 +71,10 @@ pub struct JobRequest {
     /// is room for.
     #[serde(default)]
     pub at_once: Option<u32>,
-    /// Each task is processes on so many nodes at once, `per_node` on each.
+    /// Each task is processes on so many nodes at once, `per_node` on each. `[2, 8]`: on 2 to 8,
+    /// and again on more or fewer when nodes come or go.
     #[serde(default)]
-    pub nodes: Option<u32>,
+    pub nodes: Option<NodesRequest>,
     /// Processes of a task on each of its nodes: 1 if only `nodes` is there.
     #[serde(default)]
     pub per_node: Option<u32>,
@@ -117,6 +118,23 @@ pub struct WorkerRequest {
     pub python: String,
     #[serde(default)]
     pub init: ArgumentsRequest,
+}
+
+/// How many nodes a task is on: a number, or the least and the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum NodesRequest {
+    Fixed(u32),
+    Elastic([u32; 2]),
+}
+
+impl NodesRequest {
+    fn bounds(self) -> (u32, u32) {
+        match self {
+            Self::Fixed(nodes) => (nodes, nodes),
+            Self::Elastic([least, most]) => (least, most),
+        }
+    }
 }
 
 /// A Python environment: its version, and one of `requirements`, `lock`, `project` and `conda`.
@@ -293,7 +311,7 @@ impl JobRequest {
             sweep: self.sweep.map(SweepRequest::into_sweep).transpose()?,
             isolation: self.isolation.into_isolation(),
             secrets: self.secrets,
-            gang: Gang::of(self.nodes, self.per_node),
+            gang: Gang::of(self.nodes.map(NodesRequest::bounds), self.per_node),
             ..WorkSpec::named(&self.name)
         };
         let draft = JobDraft::new(work);

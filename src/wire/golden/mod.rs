@@ -92,6 +92,7 @@ fn as_before(record: Record) -> Record {
                 is_step: false,
                 gang: None,
                 kinds: Vec::new(),
+                adaptive: false,
                 ..(*spec.work).clone()
             };
             Record::Spec(Arc::new(JobSpec {
@@ -109,6 +110,7 @@ fn as_before(record: Record) -> Record {
         }),
         Record::Task(task) => Record::Task(Arc::new(TaskRecord {
             accepted: task.attempt.epoch,
+            params: Vec::new(),
             ..(*task).clone()
         })),
     }

@@ -14,8 +14,8 @@ use nodectl_types::{
     ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
     JobId, JobSpec, KeptSecret, Key, MakingEnvironment, Message, Need, Needs, NodeId, NodeInfo,
     NodeLoad, Outcome, OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError,
-    Record, Replacement, Resources, Roster, RowSet, Saved, Standing, TaskKind, TaskRecord, Value,
-    WorkSpec,
+    Record, Replacement, Resources, Roster, RowSet, Saved, SearchAxis, SearchSpace, Standing,
+    TaskKind, TaskRecord, Value, WorkSpec,
     event::{ClusterEvent, EventKind, EventSubject},
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
@@ -31,7 +31,7 @@ use nodectl_types::{
     spec::{Builtin, BuiltinWorker, PythonWorker, WorkerRole, WorkerSpec},
     sweep::{Goal, MetricPoint, StopRule, Sweep},
 };
-use parts::{graph_spec, grid_spec, head, node_info, progress, record, spec, work};
+use parts::{graph_spec, grid_spec, head, node_info, progress, record, search_spec, spec, work};
 use std::sync::Arc;
 
 const JOB: JobId = JobId(0x0123_4567_89ab_cdef);
@@ -236,6 +236,8 @@ fn execution() -> Vec<Message> {
     let inventory = Inventory {
         queued: vec![(4, ATTEMPT)],
         running: vec![(5, ATTEMPT)],
+        drawn: vec![(5, vec![("x".into(), Value::Float(0.5))])],
+        seated: vec![(5, ATTEMPT, vec![NODE])],
     };
     let work = Some(spec().work);
     let mut messages: Vec<_> = workers().map(order_for).collect();
@@ -382,7 +384,11 @@ fn questions() -> Vec<Query> {
             wait_ms: 5000,
             limit: 100,
         },
-        Query::Locate { job: JOB, task: 4 },
+        Query::Locate {
+            job: JOB,
+            task: 4,
+            rank: 1,
+        },
         Query::Log {
             node: NODE,
             job: JOB,
@@ -569,6 +575,7 @@ pub fn records() -> Vec<Record> {
         Record::Spec(Arc::new(spec())),
         Record::Spec(Arc::new(grid_spec())),
         Record::Spec(Arc::new(graph_spec())),
+        Record::Spec(Arc::new(search_spec())),
         Record::Head(head()),
     ];
     all.extend(ends.map(|end| Record::Task(Arc::new(record(end)))));

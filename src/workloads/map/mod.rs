@@ -72,6 +72,7 @@ fn plan_command(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     let work = WorkSpec {
         task_names,
         gang: common::gang(fields)?,
+        adaptive: matches!(params, ParamSpace::Search(_)),
         ..command_work(fields, &name, command, worker)?
     };
     let draft = JobDraft {

@@ -3,7 +3,7 @@
 
 use super::{ECHO, lab, paths, plan_one};
 use crate::{load, parse};
-use nodectl_types::{Value, text::is_unsafe};
+use nodectl_types::{ParamSpace, SearchAxis, Value, text::is_unsafe};
 use std::{fs, path::Path};
 
 fn error_in(dir: &Path, text: &str) -> String {
@@ -108,6 +108,14 @@ fn values_that_are_nonsense_are_refused() {
         ),
         case("min_nodes = 4294967295", "job.toml:2:13", "at most 100000"),
         case("computing = \"x\"", "job.toml:2:13", "cannot read `x`"),
+        case("nodes = [8, 2]", "job.toml:2:9", "the smaller one first"),
+        case("nodes = [2]", "job.toml:2:9", "on 2 to 8 nodes"),
+        case("nodes = [0, 2]", "job.toml:2:9", "the smaller one first"),
+        case(
+            "nodes = [2, 100]\nper_node = 8",
+            "job.toml:2:9",
+            "would be 800 processes",
+        ),
         case(
             "[resources]\n\"\" = 1",
             "job.toml:3:1",
@@ -163,6 +171,56 @@ fn values_keep_their_spelling() {
         "{ECHO}params = {{ v = {{ range = [1.0, 2.50, 0.50] }} }}\n"
     ));
     assert_eq!(range.task_count(), 3);
+}
+
+#[test]
+fn parameters_that_are_drawn_by_results_need_a_metric_and_run_once() {
+    let drawn = |more: &str| {
+        format!(
+            "params = {{ x = {{ min = 0.5, max = 2 }}, k = {{ min = 1, max = 9, scale = \"log\" }}, how = [\"a\", \"b\"] }}\n\
+             sample = {{ method = \"tpe\", count = 20, seed = 3 }}\n{more}"
+        )
+    };
+    let sweep = "[sweep]\nmetric = \"loss\"";
+    let case = |text: String, place, message| (text, place, message);
+    refused(&[
+        case(drawn(""), "job.toml:3:10", "the job names no metric"),
+        case(
+            drawn(&format!("repeat = 2\n{sweep}")),
+            "job.toml:4:10",
+            "runs once",
+        ),
+        case(
+            drawn(&format!("task_names = \"{{x}}\"\n{sweep}")),
+            "job.toml:4:14",
+            "too late to name them by",
+        ),
+        case(
+            drawn(&format!("skip_done = true\n{sweep}")),
+            "job.toml:4:13",
+            "drawn while the job runs",
+        ),
+        case(
+            drawn(sweep).replace("20", "20_000"),
+            "job.toml:3:36",
+            "at most 10000",
+        ),
+    ]);
+    let job = plan_one(&format!("{ECHO}{}", drawn(sweep)));
+    assert!(job.draft.work.adaptive && job.draft.check().is_ok());
+    let ParamSpace::Search(space) = &job.draft.params else {
+        panic!("{:?}", job.draft.params);
+    };
+    assert_eq!((space.count, space.seed, space.axes.len()), (20, 3, 3));
+    assert_eq!(
+        space.axes[1].1,
+        SearchAxis::Whole {
+            min: 1,
+            max: 9,
+            log: true
+        }
+    );
+    assert_eq!(job.draft.params.names(), ["x", "k", "how"]);
 }
 
 /// Nothing of what a file says acts on a terminal, and no name fills a screen.

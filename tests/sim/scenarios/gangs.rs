@@ -20,7 +20,18 @@ pub const ALL: &[Scenario] = &[
     ("gangs::any_of_its_nodes_dies", any_of_its_nodes_dies),
     ("gangs::a_node_is_cut_off", a_node_is_cut_off),
     ("gangs::one_is_cancelled", one_is_cancelled),
+    (
+        "gangs::an_elastic_one_shrinks_and_grows",
+        an_elastic_one_shrinks_and_grows,
+    ),
+    ("gangs::one_grows_only_into_room", one_grows_only_into_room),
+    (
+        "gangs::one_grows_after_a_takeover",
+        one_grows_after_a_takeover,
+    ),
 ];
+
+const YEARS_MS: u64 = 1_000_000_000_000;
 
 fn gang(count: u32, ms: u64, nodes: u32, per_node: u32) -> JobPlan {
     JobPlan {
@@ -111,5 +122,80 @@ pub fn one_is_cancelled() {
         script.settle();
         let phase = script.world.user.jobs[&job].phase;
         assert_eq!(phase, Some(Phase::Cancelled));
+    }
+}
+
+/// One that would run for years.
+fn elastic(least: u32, more: u32) -> JobPlan {
+    JobPlan {
+        elastic: more,
+        ..gang(1, YEARS_MS, least, 2)
+    }
+}
+
+/// Runs until an attempt of the job's gang runs on so many nodes.
+fn until_on(script: &mut Script, job: JobId, nodes: usize, within: f64) {
+    script.until(within, "the gang runs on as many nodes", |world| {
+        world.gang_nodes(job) == nodes
+    });
+}
+
+pub fn an_elastic_one_shrinks_and_grows() {
+    for seed in 1..=5 {
+        let mut script = Script::seeded(5, seed);
+        script.kill(4);
+        script.run(10.0);
+        let job = script.job(elastic(2, 4));
+        until_on(&mut script, job, 4, 20.0);
+        script.start(4);
+        until_on(&mut script, job, 5, 40.0);
+        script.kill(3);
+        until_on(&mut script, job, 4, 60.0);
+        script.kill(2);
+        until_on(&mut script, job, 3, 60.0);
+        script.start(2);
+        script.start(3);
+        until_on(&mut script, job, 5, 60.0);
+        script.cancel(job);
+        script.settle();
+    }
+}
+
+/// For a node that has no room nothing is ended.
+pub fn one_grows_only_into_room() {
+    let mut script = Script::of(3);
+    // Two tasks are all that one node has room for.
+    let long = script.job(tasks(2, YEARS_MS));
+    script.run(2.0);
+    let job = script.job(elastic(1, 2));
+    script.run(30.0);
+    let on = script.world.gang_nodes(job);
+    assert!((1..3).contains(&on), "it runs on {on} nodes");
+    let before = script.world.statistics.executions;
+    script.run(15.0);
+    assert_eq!(
+        script.world.statistics.executions, before,
+        "nothing restarts"
+    );
+    script.cancel(long);
+    until_on(&mut script, job, 3, 40.0);
+    script.cancel(job);
+    script.settle();
+}
+
+pub fn one_grows_after_a_takeover() {
+    for seed in 1..=4 {
+        let mut script = Script::seeded(4, seed);
+        script.kill(3);
+        script.run(10.0);
+        let job = script.job(elastic(2, 2));
+        until_on(&mut script, job, 3, 20.0);
+        let holder = script.coordinator(job);
+        script.restart(holder, 6.0);
+        until_on(&mut script, job, 3, 60.0);
+        script.start(3);
+        until_on(&mut script, job, 4, 60.0);
+        script.cancel(job);
+        script.settle();
     }
 }

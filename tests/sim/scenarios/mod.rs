@@ -12,6 +12,7 @@ pub mod logs;
 pub mod pools;
 pub mod resync;
 pub mod retention;
+pub mod searches;
 pub mod seeds;
 pub mod submission;
 pub mod versions;
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Scenario> {
         pools::ALL,
         resync::ALL,
         retention::ALL,
+        searches::ALL,
         seeds::ALL,
         submission::ALL,
         versions::ALL,

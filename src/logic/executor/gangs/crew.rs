@@ -66,7 +66,7 @@ impl Executor {
             crew.heard = core.mono();
             return self.tell_lead(core, key);
         }
-        let gang = work.gang.filter(|gang| seat < gang.nodes);
+        let gang = work.gang.filter(|gang| seat < gang.most);
         let refusal = self.gang_refusal(core, &key, &work);
         let (Some(gang), None) = (gang, &refusal) else {
             let why = refusal.unwrap_or_else(|| "it has no such place".into());
@@ -121,7 +121,12 @@ impl Executor {
         self.tell_lead(core, key);
     }
 
-    fn gang_refusal(&self, core: &Core, key: &GangKey, work: &WorkSpec) -> Option<String> {
+    pub(super) fn gang_refusal(
+        &self,
+        core: &Core,
+        key: &GangKey,
+        work: &WorkSpec,
+    ) -> Option<String> {
         let head = core.directory.get(key.0);
         if self.gangs.over.contains(key) || head.is_some_and(|head| head.phase.is_ended()) {
             return Some("it is over".into());
@@ -213,9 +218,8 @@ impl Executor {
         // n-th, as under torchrun.
         let gpus: Vec<_> = cards.map(|(card, _)| self.cards[*card].uuid).collect();
         let work = ordered.work.clone();
-        // Results, metrics and files are the first rank's.
+        // Results and metrics are the first rank's.
         let follower = Arc::new(WorkSpec {
-            outputs: Vec::new(),
             sweep: None,
             ..(*work).clone()
         });

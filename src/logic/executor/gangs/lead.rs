@@ -4,7 +4,8 @@
 use super::{super::*, *};
 use nodectl_types::{
     OutputFile,
-    gang::{Seat, are_seats},
+    gang::{self, Seat, are_seats},
+    limits,
 };
 
 /// Whoever does not wait for room has it by then, or does without.
@@ -59,6 +60,8 @@ pub(super) struct Lead {
     stage: Stage,
     /// Ranks that have ended.
     ended: BTreeMap<u32, TaskRecord>,
+    /// Nodes that were asked whether they have room for a larger attempt.
+    pub(super) probed: BTreeSet<NodeId>,
 }
 
 impl Lead {
@@ -67,6 +70,26 @@ impl Lead {
             Stage::Gathering | Stage::Ending(End::Missed(_)) => false,
             Stage::Running | Stage::Ending(_) | Stage::Fetching(..) => true,
         }
+    }
+
+    /// Its processes run, and nothing ends them.
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.stage, Stage::Running) && self.ended.is_empty()
+    }
+
+    pub(super) fn has_member(&self, node: NodeId) -> bool {
+        self.members.contains_key(&node)
+    }
+
+    /// What a node that is no member is asked.
+    pub(super) fn probe(&self) -> GangWord {
+        let work = self.work.clone();
+        GangWord::Probe { work }
+    }
+
+    /// How many processes there are.
+    fn ranks(&self) -> u32 {
+        self.seats.len() as u32 * self.work.gang.map_or(1, |gang| gang.per_node)
     }
 
     fn is_unwanted(&self) -> bool {
@@ -133,6 +156,7 @@ impl Executor {
             since: now,
             stage: Stage::Gathering,
             ended: BTreeMap::new(),
+            probed: BTreeSet::new(),
         };
         let (task, attempt) = key.1;
         core.effects
@@ -239,7 +263,7 @@ impl Executor {
             return say(core, from, key, GangWord::Stop);
         };
         let Some(member) = lead.members.get_mut(&from) else {
-            return;
+            return self.probe_answered(core, from, key, ready);
         };
         member.heard = core.mono();
         (member.answered, member.ready) = (true, member.ready || ready);
@@ -271,7 +295,7 @@ impl Executor {
         let outcome = record.outcome.clone();
         lead.ended.insert(rank, record);
         match outcome {
-            Outcome::Done if lead.ended.len() as u32 == lead.work.ranks() => {
+            Outcome::Done if lead.ended.len() as u32 == lead.ranks() => {
                 let record = done(key, core.me, lead);
                 self.disband(core, key, End::Ended(Box::new(record)));
             }
@@ -294,6 +318,7 @@ impl Executor {
         };
         let through = lead.is_through(from);
         let Some(member) = lead.members.get_mut(&from) else {
+            lead.probed.remove(&from);
             return;
         };
         (member.gone, member.heard) = (true, core.mono());
@@ -429,7 +454,10 @@ impl Executor {
                 ordered.news.returned.push(key.1);
                 self.dirty.insert(job);
             }
-            End::Ended(record) => {
+            End::Ended(mut record) => {
+                if lead.work.adaptive {
+                    record.params = lead.task.params;
+                }
                 if record.is_done() {
                     ordered.durations.note(core.mono() - lead.since);
                 }
@@ -488,27 +516,51 @@ impl Executor {
                 true => inventory.running.push(key.1),
                 false => inventory.queued.push(key.1),
             }
+            let (task, attempt) = key.1;
+            let nodes = lead.seats.iter().map(|seat| seat.node).collect();
+            inventory.seated.push((task, attempt, nodes));
+            if lead.work.adaptive {
+                inventory.drawn.push((task, lead.task.params.clone()));
+            }
         }
     }
 }
 
-/// All ranks are done: the record of the first, with the streams of the others among its files.
+/// All ranks are done: the record of the first, with the streams and the files of the others among
+/// its files.
 fn done(key: GangKey, me: NodeId, lead: &Lead) -> TaskRecord {
     let first = lead.ended[&0].clone();
     let mut record = whole(first, key, me, &lead.ended);
+    let mut taken: BTreeSet<String> = record
+        .outputs
+        .iter()
+        .map(|file| file.path.clone())
+        .collect();
     for (rank, other) in lead.ended.iter().filter(|(rank, _)| **rank > 0) {
-        for (name, stream) in [("stdout", &other.stdout), ("stderr", &other.stderr)] {
-            let path = format!("ranks/{rank}/{name}");
-            let is_taken = record.outputs.iter().any(|file| file.path == path);
-            if let Some(hash) = stream.blob.filter(|_| !is_taken) {
-                record.outputs.push(OutputFile {
-                    path,
-                    bytes: stream.total_bytes,
-                    hash,
-                    executable: false,
-                });
+        let streams = [("stdout", &other.stdout), ("stderr", &other.stderr)];
+        let streams = streams.into_iter().filter_map(|(name, stream)| {
+            Some(OutputFile {
+                path: name.into(),
+                bytes: stream.total_bytes,
+                hash: stream.blob?,
+                executable: false,
+            })
+        });
+        for file in streams.chain(other.outputs.iter().cloned()) {
+            let path = gang::rank_file(*rank, &file.path);
+            if taken.insert(path.clone()) {
+                record.outputs.push(OutputFile { path, ..file });
             }
         }
+    }
+    if record.outputs.len() > limits::MAX_OUTPUT_FILES {
+        let why = format!(
+            "its processes left {} files; at most {} can be kept of a task",
+            record.outputs.len(),
+            limits::MAX_OUTPUT_FILES
+        );
+        record.outcome = Outcome::Failed(Failure::OutputUnreadable(why));
+        record.outputs.clear();
     }
     record
 }

@@ -3,6 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `mod` | what both sides share: words, losses, time |
+//! | `growth` | nodes that may join an elastic gang, asked whether they have room |
 //! | `lead` | the first node of an attempt, which stands for the whole before the coordinator |
 //! | `crew` | each node of it, the first included: room for its processes, and the processes |
 //!
@@ -15,6 +16,7 @@
 //! of their ids, so that two gangs never wait for each other; all others are refused at once.
 
 mod crew;
+mod growth;
 mod lead;
 
 use super::Executor;
@@ -120,6 +122,8 @@ impl Executor {
             }
             GangWord::Keep => self.keep_crew(core, from, key),
             GangWord::Stop => self.stop_crew_for(core, from, key),
+            GangWord::Grow { nodes } => self.grow_gang(core, from, key, nodes),
+            GangWord::Probe { work } => self.tell_room(core, from, key, &work),
             GangWord::Ready => self.member_told(core, from, key, true),
             GangWord::Waits => self.member_told(core, from, key, false),
             GangWord::Ended { rank, record } => self.rank_ended(core, from, key, rank, *record),

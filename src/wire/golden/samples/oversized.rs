@@ -251,7 +251,12 @@ fn impossible_jobs() -> Vec<JobSpec> {
             ..spec()
         },
     ];
-    let spaces = [without_columns, uneven, endless, empty_axis];
+    let nothing = ParamSpace::Search(SearchSpace {
+        axes: vec![("a".into(), SearchAxis::Choice(Vec::new()))],
+        count: 1,
+        seed: 0,
+    });
+    let spaces = [without_columns, uneven, endless, empty_axis, nothing];
     all.extend(spaces.map(|params| JobSpec { params, ..spec() }));
     all
 }

@@ -148,9 +148,11 @@ pub fn work() -> WorkSpec {
         is_step: true,
         gang: Some(Gang {
             nodes: 2,
+            most: 3,
             per_node: 4,
         }),
         kinds: Vec::new(),
+        adaptive: false,
     }
 }
 
@@ -185,6 +187,37 @@ pub fn grid_spec() -> JobSpec {
     let axis = |name: &str, count| (name.to_string(), (0..count).map(Value::Int).collect());
     JobSpec {
         params: ParamSpace::Grid(vec![axis("x", 3), axis("y", 4)]),
+        ..spec()
+    }
+}
+
+/// Parameters of each kind that can be drawn while a job runs.
+pub fn search_spec() -> JobSpec {
+    let axes = [
+        SearchAxis::Choice(vec![Value::Text("a".into()), Value::Int(2)]),
+        SearchAxis::Whole {
+            min: 1,
+            max: 9,
+            log: true,
+        },
+        SearchAxis::Fraction {
+            min: -0.5,
+            max: 0.5,
+            log: false,
+        },
+    ];
+    let named = |(name, axis): (&str, SearchAxis)| (name.to_string(), axis);
+    JobSpec {
+        work: Arc::new(WorkSpec {
+            adaptive: true,
+            ..work()
+        }),
+        params: ParamSpace::Search(SearchSpace {
+            axes: ["x", "y", "z"].into_iter().zip(axes).map(named).collect(),
+            count: 64,
+            seed: 7,
+        }),
+        repeat: 1,
         ..spec()
     }
 }
@@ -254,6 +287,7 @@ pub fn record(outcome: Outcome) -> TaskRecord {
         },
         value: Some("{\"n\":42}".into()),
         outputs: vec![output],
+        params: vec![("x".into(), Value::Float(0.5))],
     }
 }
 
@@ -301,6 +335,8 @@ pub fn gangs() -> Vec<Message> {
         },
         GangWord::Keep,
         GangWord::Stop,
+        GangWord::Grow { nodes: vec![NODE] },
+        GangWord::Probe { work: spec().work },
         GangWord::Ready,
         GangWord::Waits,
         GangWord::Ended {

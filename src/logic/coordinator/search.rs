@@ -1,0 +1,190 @@
+//! Parameters that are drawn while the job runs. What is drawn for a task follows from the results
+//! that count and from what runs, and goes into the record of the task's end: so whoever takes over
+//! reads the records that it has, hears from the nodes what runs with which parameters, and draws
+//! on.
+//!
+//! A task keeps its parameters until it has ended, however often it is tried.
+
+use super::Coordinator;
+use crate::{
+    core::Core,
+    io::{DiskEffect, Effect},
+    lattice::Lattice,
+    tpe::Tpe,
+};
+use nodectl_types::{
+    Cell, Outcome, ParamSpace, Params, Sweep, TaskIndex, limits::RECORD_BATCH, record::TaskRecord,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Sets that are drawn in one turn: with many results each may take some milliseconds.
+const MOST_DRAWS: u32 = 8;
+
+/// What is known of the tasks of a job whose parameters are drawn while it runs.
+#[derive(Debug)]
+pub(super) struct Search {
+    sweep: Sweep,
+    tpe: Tpe,
+    /// Of tasks that may run yet, and of those that failed for good.
+    drawn: BTreeMap<TaskIndex, Params>,
+    /// Tasks that had ended when the job was claimed, and whose records were not read yet.
+    unread: BTreeSet<TaskIndex>,
+    /// Those of them that are being read.
+    asked: BTreeSet<TaskIndex>,
+    /// Draws that are left in this turn.
+    left: u32,
+    /// It was said that results lack the metric.
+    is_lack_told: bool,
+}
+
+impl Search {
+    pub(super) fn new(
+        params: &ParamSpace,
+        sweep: Option<&Sweep>,
+        lattice: &Lattice,
+    ) -> Option<Self> {
+        let (ParamSpace::Search(space), Some(sweep)) = (params, sweep) else {
+            return None;
+        };
+        let known = (0..lattice.known_end()).filter(|task| lattice.cell(*task) != Cell::Unknown);
+        Some(Self {
+            tpe: Tpe::new(space.clone(), sweep.goal),
+            sweep: sweep.clone(),
+            drawn: BTreeMap::new(),
+            unread: known.collect(),
+            asked: BTreeSet::new(),
+            left: MOST_DRAWS,
+            is_lack_told: false,
+        })
+    }
+
+    /// The parameters with which a task is ordered.
+    fn params_for(&mut self, task: TaskIndex) -> Params {
+        if let Some(params) = self.drawn.get(&task) {
+            return params.clone();
+        }
+        if self.tpe.is_informed() {
+            self.left = self.left.saturating_sub(1);
+        }
+        let running = self.drawn.iter().map(|(task, params)| (*task, params));
+        let params = self.tpe.draw(task, running);
+        self.drawn.insert(task, params.clone());
+        params
+    }
+
+    /// The parameters of a task that has not ended, where they are known.
+    pub(super) fn params_of(&self, task: TaskIndex) -> Params {
+        self.drawn.get(&task).cloned().unwrap_or_default()
+    }
+
+    /// What a record says that counts. False if it is of a task that is done and says nothing of
+    /// the metric.
+    fn note(&mut self, record: &TaskRecord) -> bool {
+        let (task, params) = (record.task, &record.params);
+        let result = record.value.as_deref();
+        let value = result.and_then(|result| self.sweep.value_in(result));
+        match (&record.outcome, value) {
+            (Outcome::Done, Some(value)) => self.tpe.done(task, params, value),
+            (Outcome::Stopped(_), Some(value)) => {
+                let step = result.map_or(0, |result| self.sweep.step_in(result));
+                self.tpe.stopped(task, params, step, value);
+            }
+            (Outcome::Failed(_), _) => {
+                if !params.is_empty() {
+                    self.drawn.insert(task, params.clone());
+                }
+                return true;
+            }
+            (Outcome::Done | Outcome::Stopped(_) | Outcome::Cancelled, _) => {}
+        }
+        self.drawn.remove(&task);
+        value.is_some() || !record.is_done()
+    }
+}
+
+impl Coordinator {
+    /// The parameters with which a task is ordered.
+    pub(super) fn params_for(&mut self, task: TaskIndex) -> Params {
+        match &mut self.search {
+            Some(search) => search.params_for(task),
+            None => self.spec.task_params(task),
+        }
+    }
+
+    /// Whether another set may be drawn in this turn.
+    pub(super) fn may_draw(&self) -> bool {
+        self.search.as_ref().is_none_or(|search| search.left > 0)
+    }
+
+    /// A turn begins. Records that are yet to be read are read, and until then nothing is drawn:
+    /// true if so.
+    pub(super) fn reads_trials(&mut self, core: &mut Core) -> bool {
+        let Some(search) = &mut self.search else {
+            return false;
+        };
+        search.left = MOST_DRAWS;
+        if search.asked.is_empty() && !search.unread.is_empty() {
+            search.asked = search.unread.iter().copied().take(RECORD_BATCH).collect();
+            core.effects.push(Effect::Disk(DiskEffect::SendRecords {
+                to: core.me,
+                job: self.job,
+                epoch: self.epoch,
+                chunk: 0,
+                tasks: search.asked.iter().copied().collect(),
+            }));
+        }
+        !search.unread.is_empty()
+    }
+
+    /// Records of this node's own journal. Those that did not fit are asked for again; where none
+    /// came, they cannot be had, and are not waited for.
+    pub fn trials_read(&mut self, lattice: &Lattice, records: &[Arc<TaskRecord>]) {
+        let Some(search) = &mut self.search else {
+            return;
+        };
+        let asked = std::mem::take(&mut search.asked);
+        let came: BTreeSet<_> = records.iter().map(|record| record.task).collect();
+        let is_over = |task: &TaskIndex| {
+            let is_lost = came.is_empty() && asked.contains(task);
+            came.contains(task) || is_lost
+        };
+        search.unread.retain(|task| !is_over(task));
+        for record in records {
+            if lattice.cell(record.task) == Cell::of(record) {
+                search.note(record);
+            }
+        }
+    }
+
+    /// A record counts.
+    pub(super) fn note_trial(&mut self, core: &mut Core, record: &TaskRecord) {
+        let Some(search) = &mut self.search else {
+            return;
+        };
+        search.unread.remove(&record.task);
+        let has_metric = search.note(record);
+        if !has_metric && !std::mem::replace(&mut search.is_lack_told, true) {
+            let (job, metric) = (self.job, &search.sweep.metric);
+            core.notice(format!(
+                "job {job}: the result of task {} has no number `{metric}`: nothing is learnt from it",
+                record.task
+            ));
+        }
+    }
+
+    /// What runs on a node, with which parameters.
+    pub(super) fn hear_drawn(&mut self, lattice: &Lattice, drawn: &[(TaskIndex, Params)]) {
+        let Some(search) = &mut self.search else {
+            return;
+        };
+        for (task, params) in drawn {
+            let is_open = matches!(lattice.cell(*task), Cell::Unknown | Cell::Failed { .. });
+            if *task < lattice.tasks() && is_open {
+                search.drawn.entry(*task).or_insert_with(|| params.clone());
+            }
+        }
+    }
+}
