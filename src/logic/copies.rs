@@ -39,6 +39,8 @@ pub struct LocalCopy {
     pub(super) unfit_until: Option<Time>,
     /// How often results of that claim's holder were refused for want of files.
     pub(super) refusals: (u32, u32),
+    /// Since when nobody has asked about the job, which has ended, and nothing of it is under way.
+    pub(super) idle_since: Option<Time>,
 }
 
 /// What follows a write.
@@ -139,6 +141,7 @@ impl LocalCopy {
             equalled_by: None,
             unfit_until: None,
             refusals: (0, 0),
+            idle_since: None,
         }
     }
 }

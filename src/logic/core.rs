@@ -219,6 +219,11 @@ impl Core {
         self.owners.remove(&ticket)
     }
 
+    /// Whether a write or a fetch is under way for the job.
+    pub fn has_under_way(&self, job: JobId) -> bool {
+        self.owners.values().any(|owner| *owner == job)
+    }
+
     /// A number that no other request has, nor one of another life of this node.
     pub fn ticket(&mut self) -> u64 {
         self.tickets += 1;

@@ -119,7 +119,9 @@ impl State {
         if other_claim && !yields {
             self.compare_copy(job);
         }
-        if after.is_cancelled() && !after.phase.is_ended() {
+        if self.is_resting(job) {
+            self.recall_if_needed(job);
+        } else if after.is_cancelled() && !after.phase.is_ended() {
             self.with_coordinator(job, |coordinator, core, copy| {
                 coordinator.end_if_hopeless(core, &copy.lattice);
             });
@@ -229,7 +231,7 @@ impl State {
     /// latest epoch that the journal knows.
     pub(super) fn replace_lost_heads(&mut self) {
         for (job, copy) in &self.copies {
-            if self.core.directory.get(*job).is_none() {
+            if self.core.directory.get(*job).is_none() && !copy.lattice.is_resting() {
                 self.core.learn(JobHead {
                     epoch: copy.lattice.newest_epoch().max(1),
                     holder: self.core.me,
@@ -350,6 +352,10 @@ impl State {
             .get(job)
             .expect("turn_to_claim() found it")
             .clone();
+        if copy.lattice.is_resting() && !head.phase.is_ended() {
+            // It goes on: what is known of it comes first, and then its claim is due again.
+            return self.recall(job);
+        }
         let spec = copy.spec.clone();
         let epoch = head.epoch.saturating_add(1);
         self.core.notice(format!(
@@ -378,6 +384,7 @@ impl State {
         self.look_for_orphans();
         self.compare_copies();
         self.compare_ended();
+        self.rest_idle_copies();
         if let Some(peer) = self.core.random_peer() {
             self.tell_digests(peer, true);
             self.show_roster(peer);

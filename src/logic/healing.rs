@@ -45,6 +45,9 @@ impl State {
 
     /// Records of these tasks cannot be read here any more.
     pub(super) fn records_lost(&mut self, job: JobId, tasks: Vec<TaskIndex>) {
+        if self.is_resting(job) {
+            return self.lost_at_rest(job, tasks);
+        }
         let Some(copy) = self.copies.get_mut(&job) else {
             return;
         };

@@ -2,9 +2,9 @@
 //! through here.
 
 use nodectl_types::{
-    Answer, Attempt, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId, NodeInfo,
-    NodeLoad, OwnerWord, Query, QueryError, Record, Retention, Roster, StartTask, StreamToken,
-    Surroundings, TaskIndex, TaskRecord, Time,
+    Answer, Attempt, BlobHash, Cell, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
+    NodeInfo, NodeLoad, OwnerWord, Query, QueryError, Record, Retention, Roster, StartTask,
+    StreamToken, Surroundings, TaskIndex, TaskRecord, Time,
     history::LoadSpan,
     query::{Cursor, Progress, Stream},
     roster::SecretText,
@@ -52,6 +52,15 @@ pub enum Input {
     RecordsLost {
         job: JobId,
         tasks: Vec<TaskIndex>,
+    },
+    /// Answer to `DiskEffect::Recall`, in parts: what records say of their tasks, of which there
+    /// may be several of one task.
+    Recalled {
+        job: JobId,
+        ticket: u64,
+        cells: Result<Vec<(TaskIndex, Cell)>, String>,
+        /// More of them follow.
+        more: bool,
     },
     /// Answer to `DiskEffect::LoadSpec`.
     SpecLoaded {
@@ -218,6 +227,10 @@ pub enum DiskEffect {
         records: Vec<Record>,
         ticket: u64,
     },
+    /// Nobody asks for the job's records for now: where they are need not be remembered.
+    Rest { job: JobId },
+    /// Read what all records in the job's journal say; `Input::Recalled` follows.
+    Recall { job: JobId, ticket: u64 },
     /// Remove the job's journal, after what was to be appended to it before: there may be something
     /// in it of a claim that was given up before its specification was known to be written.
     Discard { job: JobId },

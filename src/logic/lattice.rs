@@ -4,12 +4,15 @@
 //!
 //! Each chunk of `limits::DIGEST_CHUNK` tasks has a digest that is kept up with every merge, so
 //! that comparing two replicas costs no look at their cells.
+//!
+//! Of a job that has ended, and that nobody asks about, the cells are on the disk alone: its
+//! lattice *rests* (`rest`). It knows the counts, and one digest over all cells.
 
 #[cfg(test)]
 mod tests;
 
 use nodectl_types::{
-    Attempt, BlobHash, Cell, Key, TaskIndex, TaskRecord, limits::DIGEST_CHUNK as CHUNK,
+    Attempt, BlobHash, Cell, CopyDigest, Key, TaskIndex, TaskRecord, limits::DIGEST_CHUNK as CHUNK,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +20,7 @@ use std::{
 };
 
 /// The state of a job. Memory: 8 bytes a task up to the highest that ended, more for those that
-/// failed.
+/// failed; of one that rests some hundred bytes, however many tasks it has.
 #[derive(Clone, Debug)]
 pub struct Lattice {
     tasks: u32,
@@ -28,7 +31,7 @@ pub struct Lattice {
     /// Of each chunk that has a known cell.
     digests: Vec<u64>,
     done: u32,
-    cancelled: BTreeSet<TaskIndex>,
+    cancelled: u32,
     /// How many tasks failed how often: `failed_for_good` is asked every turn.
     tally: BTreeMap<u32, u32>,
     /// Tasks that failed and are neither done nor cancelled.
@@ -37,6 +40,8 @@ pub struct Lattice {
     unread: BTreeSet<TaskIndex>,
     /// Results of which files are missing on this node's disk, and which: hardly ever any.
     unwhole: BTreeMap<TaskIndex, (Cell, BTreeSet<BlobHash>)>,
+    /// The digest of all cells, while these are on the disk alone.
+    resting: Option<u64>,
 }
 
 impl Lattice {
@@ -47,12 +52,33 @@ impl Lattice {
             wide: BTreeMap::new(),
             digests: Vec::new(),
             done: 0,
-            cancelled: BTreeSet::new(),
+            cancelled: 0,
             tally: BTreeMap::new(),
             failed: BTreeSet::new(),
             unread: BTreeSet::new(),
             unwhole: BTreeMap::new(),
+            resting: None,
         }
+    }
+
+    /// Gives the cells up: they are on this node's disk. Nothing may be missing there.
+    pub fn rest(&mut self) {
+        debug_assert!(self.is_sound());
+        self.resting = Some(self.digest());
+        (self.cells, self.digests) = (Vec::new(), Vec::new());
+        self.wide.clear();
+        self.failed.clear();
+    }
+
+    /// Whether only counts and one digest are known here, and the cells are to be read again before
+    /// anybody asks for one.
+    pub fn is_resting(&self) -> bool {
+        self.resting.is_some()
+    }
+
+    /// Nothing of it is known to be missing on this node's disk.
+    pub fn is_sound(&self) -> bool {
+        self.unread.is_empty() && self.unwhole.is_empty()
     }
 
     pub fn tasks(&self) -> u32 {
@@ -68,7 +94,9 @@ impl Lattice {
         self.done
     }
 
+    /// What is known of a task. Panics if the lattice rests.
     pub fn cell(&self, task: TaskIndex) -> Cell {
+        assert!(!self.is_resting(), "a cell is read before it is asked for");
         let Some(packed) = self.cells.get(task as usize) else {
             return Cell::Unknown;
         };
@@ -91,7 +119,7 @@ impl Lattice {
 
     /// How many tasks were cancelled one by one.
     pub fn cancelled(&self) -> u32 {
-        self.cancelled.len() as u32
+        self.cancelled
     }
 
     /// Nothing more is to be done for the task, where `limit` failures are too many.
@@ -153,6 +181,11 @@ impl Lattice {
         self.unread.iter().map(|task| task / CHUNK).collect()
     }
 
+    /// Joins what a record says that was read again from this node's disk.
+    pub fn recall(&mut self, task: TaskIndex, cell: Cell) {
+        self.join_cell(task, cell);
+    }
+
     fn join_cell(&mut self, task: TaskIndex, cell: Cell) -> bool {
         if task >= self.tasks {
             return false;
@@ -163,20 +196,19 @@ impl Lattice {
             return false;
         }
         self.set(task, before, after);
-        if let Cell::Failed { count, .. } = before {
-            self.failed.remove(&task);
-            if let Some(tasks) = self.tally.get_mut(&count) {
-                *tasks -= 1;
+        match before {
+            Cell::Failed { count, .. } => {
+                self.failed.remove(&task);
+                if let Some(tasks) = self.tally.get_mut(&count) {
+                    *tasks -= 1;
+                }
             }
+            Cell::Cancelled => self.cancelled -= 1,
+            Cell::Unknown | Cell::Done(_) => {}
         }
         match after {
-            Cell::Done(_) => {
-                self.cancelled.remove(&task);
-                self.done += u32::from(!before.is_done());
-            }
-            Cell::Cancelled => {
-                self.cancelled.insert(task);
-            }
+            Cell::Done(_) => self.done += u32::from(!before.is_done()),
+            Cell::Cancelled => self.cancelled += 1,
             Cell::Failed { count, .. } => {
                 self.failed.insert(task);
                 *self.tally.entry(count).or_default() += 1;
@@ -243,6 +275,36 @@ impl Lattice {
     /// A hash of each chunk's cells, up to the last chunk of which anything is known.
     pub fn digests(&self) -> &[u64] {
         &self.digests
+    }
+
+    /// One hash of all cells.
+    pub fn digest(&self) -> u64 {
+        self.resting.unwrap_or_else(|| digest_of(&self.digests))
+    }
+
+    /// What is shown to another node, for it to find what it lacks.
+    pub fn shown(&self) -> CopyDigest {
+        match self.resting {
+            Some(digest) => CopyDigest::Whole(digest),
+            None => CopyDigest::Chunks(self.digests.clone()),
+        }
+    }
+
+    /// Whether another replica, which shows this of its own, knows the same.
+    pub fn equals(&self, shown: &CopyDigest) -> bool {
+        self.digest()
+            == match shown {
+                CopyDigest::Whole(digest) => *digest,
+                CopyDigest::Chunks(digests) => digest_of(digests),
+            }
+    }
+
+    /// Bytes on the heap, about.
+    pub fn memory_bytes(&self) -> usize {
+        let wide = self.wide.len() * (size_of::<TaskIndex>() + size_of::<Cell>());
+        let failed = (self.failed.len() + self.unread.len()) * size_of::<TaskIndex>();
+        let tally = self.tally.len() * 2 * size_of::<u32>();
+        8 * (self.cells.capacity() + self.digests.capacity()) + wide + failed + tally
     }
 
     /// The chunks in which another replica, whose digests these are, differs.
@@ -350,6 +412,12 @@ fn hash(task: TaskIndex, cell: Cell) -> u64 {
     parts
         .into_iter()
         .fold(mix(u64::from(task) + 1), |hash, part| mix(hash ^ part))
+}
+
+/// A hash of chunks' digests, whatever chunks follow of which nothing is known.
+fn digest_of(digests: &[u64]) -> u64 {
+    let known = (1..).zip(digests).filter(|(_, digest)| **digest != 0);
+    known.fold(0, |all, (chunk, digest)| all ^ mix(mix(chunk) ^ digest))
 }
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).

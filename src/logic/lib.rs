@@ -22,6 +22,7 @@
 //! | `retention` | ended jobs: how long they are kept, removing them |
 //! | `election` | claiming jobs and yielding them |
 //! | `copies` | keeping copies of jobs' state |
+//! | `rest` | ended jobs of which only the disk knows the single tasks |
 //! | `handover` | writes that are under way when a claim is made or lost |
 //! | `resync` | bringing copies to the same contents |
 //! | `parts` | results that came together, in the parts in which they are written |
@@ -50,6 +51,7 @@ pub mod owner;
 mod parts;
 mod questions;
 pub mod rank;
+mod rest;
 pub mod resync;
 mod retention;
 mod roster;
@@ -72,6 +74,7 @@ use self::{
     members::{Members, MembershipChange, SwimOutcome},
     owner::Owner,
     questions::Questions,
+    rest::Recalls,
     retention::Retained,
     secrets::Secrets,
     submission::PendingSubmission,
@@ -125,6 +128,7 @@ pub struct State {
     /// yet.
     aside: BTreeSet<JobId>,
     healing: Healing,
+    recalls: Recalls,
     roster: Roster,
     /// What this node's journals have of jobs whose specifications they have lost.
     orphans: BTreeMap<JobId, Vec<Arc<TaskRecord>>>,
@@ -166,6 +170,7 @@ impl State {
             secrets: Secrets::default(),
             aside: BTreeSet::new(),
             healing: Healing::default(),
+            recalls: Recalls::default(),
             roster: Roster::default(),
             orphans: BTreeMap::new(),
             touched: BTreeSet::new(),
@@ -249,6 +254,12 @@ impl State {
             Input::Fetched { ticket, result } => self.fetched(ticket, &result),
             Input::BlobLost(hash) => self.blobs_lost([hash]),
             Input::RecordsLost { job, tasks } => self.records_lost(job, tasks),
+            Input::Recalled {
+                job,
+                ticket,
+                cells,
+                more,
+            } => self.recalled(job, ticket, cells, more),
             Input::SpecLoaded { job, spec } => self.spec_loaded(job, spec),
             Input::TaskStarted { job, task, attempt } => {
                 self.executor.started(job, (task, attempt))
@@ -307,6 +318,7 @@ impl State {
             Timer::Gathered => self.executor.report_gathered(&mut self.core),
             Timer::Gangs => self.executor.look_after_gangs(&mut self.core),
             Timer::Rereport => self.executor.rereport(&mut self.core),
+            Timer::Recall(job) => self.recall_if_needed(job),
             Timer::Retention => self.look_after_ended(),
             Timer::LeaveNow => self.left(),
             Timer::Owner => self.look_at_owner(),
@@ -326,6 +338,9 @@ impl State {
                     pair(&mut self.coordinators, &mut self.copies, job)
                 {
                     coordinator.step(&mut self.core, &mut copy.lattice);
+                }
+                if self.is_resting(job) {
+                    self.recall_if_needed(job);
                 }
             }
             self.pump_resync();

@@ -13,6 +13,9 @@ impl State {
         if self.roster.is_banned(from) {
             return;
         }
+        let Some(message) = self.when_recalled(from, message) else {
+            return;
+        };
         match message {
             Message::Swim(packet) => self.swim_packet(from, packet),
             Message::Info(info) => self.peer_info(from, info),
@@ -37,8 +40,8 @@ impl State {
                 epoch,
                 mark,
                 reply,
-                digests,
-            } => self.digests(from, (job, epoch), (mark, reply), &digests),
+                shown,
+            } => self.digests(from, (job, epoch), (mark, reply), &shown),
             Message::Pull {
                 job,
                 epoch,

@@ -334,6 +334,9 @@ impl State {
         let Some(job) = query.coordinator_of() else {
             return self.core.answer(asker, Err(unanswerable()));
         };
+        let Some(query) = self.ask_when_recalled(job, asker, query) else {
+            return;
+        };
         let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job)
         else {
             return;

@@ -14,7 +14,7 @@ use super::{
     io::{DiskEffect, Effect},
     timers::Timer,
 };
-use nodectl_types::{Cell, JobId, Message, NodeId, TaskRecord, Time};
+use nodectl_types::{Cell, CopyDigest, JobId, Message, NodeId, TaskRecord, Time};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -157,6 +157,11 @@ impl Resync {
         })
     }
 
+    /// Copies of this job are being compared with somebody.
+    pub fn is_busy(&self, job: JobId) -> bool {
+        self.peers.keys().any(|peer| self.is_comparing(*peer, job))
+    }
+
     /// What was pulled for a coordinator went with it.
     pub fn forget_pulls(&mut self, job: JobId) {
         for peer in self.peers.values_mut() {
@@ -220,7 +225,7 @@ impl State {
             let (Some(copy), Some(head)) = (copy, self.core.directory.get(job)) else {
                 continue;
             };
-            let (epoch, digests) = (head.epoch, copy.lattice.digests().to_vec());
+            let (epoch, shown) = (head.epoch, copy.lattice.shown());
             self.core.resync.marks += 1;
             let mark = self.core.resync.marks;
             let since = self.core.mono();
@@ -237,7 +242,7 @@ impl State {
                     epoch,
                     mark,
                     reply,
-                    digests,
+                    shown,
                 },
             );
         }
@@ -331,7 +336,7 @@ impl State {
         from: NodeId,
         (job, epoch): (JobId, u32),
         (mark, reply): (u64, bool),
-        digests: &[u64],
+        shown: &CopyDigest,
     ) {
         let Some(copy) = self.copies.get(&job) else {
             return self.core.send(from, Message::NoCopy { job, epoch });
@@ -340,7 +345,16 @@ impl State {
             // It may be ours in a moment; who shows it asks again.
             return;
         }
-        let mut todo = copy.lattice.differing(digests);
+        let mut todo = match shown {
+            CopyDigest::Chunks(digests) if !copy.lattice.is_resting() => {
+                copy.lattice.differing(digests)
+            }
+            shown if copy.lattice.equals(shown) => BTreeSet::new(),
+            // In reply to what is here it shows its chunks.
+            CopyDigest::Whole(_) | CopyDigest::Chunks(_) => {
+                return self.core.resync.show(from, job, true);
+            }
+        };
         todo.extend(copy.lattice.unread_chunks());
         let peer = self.core.resync.peers.entry(from).or_default();
         let (mut asked, mut writing) = (BTreeMap::new(), BTreeMap::new());

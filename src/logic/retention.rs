@@ -239,6 +239,7 @@ impl State {
             coordinator.dismiss_cancellers(&mut self.core);
         }
         self.copies.remove(&job);
+        self.forget_recall(job);
         self.orphans.remove(&job);
         self.aside.remove(&job);
         self.retained.ended.remove(&job);

@@ -6,6 +6,7 @@ mod lost_gpus;
 mod news;
 mod owner;
 mod pools;
+mod rest;
 mod restart;
 mod retention;
 mod roster;

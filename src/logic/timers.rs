@@ -38,6 +38,8 @@ pub enum Timer {
     Gangs,
     /// Unacknowledged results are to be reported again.
     Rereport,
+    /// The cells of a job's tasks could not be read again from the disk.
+    Recall(JobId),
     /// Ended jobs are to be looked after.
     Retention,
     /// What the owner said ends, or has been in force for long enough.

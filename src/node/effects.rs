@@ -15,6 +15,8 @@ use std::{collections::BTreeSet, io, sync::Arc};
 
 /// Files of one job brought at a time.
 const PARALLEL_FETCHES: usize = 8;
+/// Tasks of which the loop is told at a time what a journal says.
+const RECALLED_PART: usize = 16_384;
 /// Most bytes of records in one answer.
 const ANSWER_BYTES: usize = RECORD_BATCH_BYTES * 8;
 
@@ -117,6 +119,8 @@ impl Node {
                 records,
                 ticket,
             } => self.persist(job, records, ticket),
+            DiskEffect::Rest { job } => self.ports.journals.rest(job),
+            DiskEffect::Recall { job, ticket } => self.recall(job, ticket),
             DiskEffect::Discard { job } => self.ports.journals.forget(job),
             DiskEffect::FetchBlobs {
                 ticket,
@@ -241,6 +245,34 @@ impl Node {
             } else {
                 ports.network.send(to, message);
             }
+        });
+    }
+
+    /// Beside the loop, in parts that take it no time.
+    fn recall(&self, job: JobId, ticket: u64) {
+        let ports = self.ports.clone();
+        tokio::task::spawn_blocking(move || {
+            let tell = |cells, more| {
+                let event = StoreEvent::Recalled {
+                    job,
+                    ticket,
+                    cells,
+                    more,
+                };
+                // False when the node has ended: nobody waits for them then.
+                ports.handle.blocking_tell(Event::Store(event));
+            };
+            let mut part = Vec::new();
+            let read = ports.journals.recall(job, &mut |task, cell| {
+                part.push((task, cell));
+                if part.len() == RECALLED_PART {
+                    tell(Ok(std::mem::take(&mut part)), true);
+                }
+            });
+            tell(
+                read.map(|()| part).map_err(|error| error.to_string()),
+                false,
+            );
         });
     }
 

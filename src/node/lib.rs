@@ -289,17 +289,7 @@ impl Node {
                 message: Message::Secrets(self.ports.vault.renew(told)),
             },
             Event::Net(NetEvent::Message { from, message }) => Input::Message { from, message },
-            Event::Store(StoreEvent::Persisted { ticket, result }) => {
-                Input::Persisted { ticket, result }
-            }
-            Event::Store(StoreEvent::Fetched { ticket, result }) => {
-                Input::Fetched { ticket, result }
-            }
-            Event::Store(StoreEvent::SpecLoaded { job, spec }) => Input::SpecLoaded { job, spec },
-            Event::Store(StoreEvent::BlobLost(hash)) => Input::BlobLost(hash),
-            Event::Store(StoreEvent::RecordsLost { job, tasks }) => {
-                Input::RecordsLost { job, tasks }
-            }
+            Event::Store(event) => stored(event),
             Event::Worker(WorkerEvent::Started { job, task, attempt }) => {
                 Input::TaskStarted { job, task, attempt }
             }
@@ -382,6 +372,28 @@ impl Node {
         if let Some(reply) = self.askers.remove(&id) {
             let _ = reply.send(answer);
         }
+    }
+}
+
+/// What an event of the store is to the core.
+fn stored(event: StoreEvent) -> Input {
+    match event {
+        StoreEvent::Persisted { ticket, result } => Input::Persisted { ticket, result },
+        StoreEvent::Fetched { ticket, result } => Input::Fetched { ticket, result },
+        StoreEvent::Recalled {
+            job,
+            ticket,
+            cells,
+            more,
+        } => Input::Recalled {
+            job,
+            ticket,
+            cells,
+            more,
+        },
+        StoreEvent::SpecLoaded { job, spec } => Input::SpecLoaded { job, spec },
+        StoreEvent::BlobLost(hash) => Input::BlobLost(hash),
+        StoreEvent::RecordsLost { job, tasks } => Input::RecordsLost { job, tasks },
     }
 }
 

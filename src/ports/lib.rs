@@ -36,9 +36,9 @@ pub use streams::{Close, Duplex, Halves, PeerStream, Streams};
 
 use futures::future::BoxFuture;
 use nodectl_types::{
-    Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, MakingEnvironment, Message,
-    MetricPoint, NodeId, NodeInfo, OwnerWord, ProgramHere, Query, QueryError, Record, Retention,
-    Roster, StartTask, StreamToken, Surroundings, TaskIndex, TaskRecord,
+    Answer, Attempt, Author, BlobHash, Cell, JobId, JobSpec, KeptSecret, MakingEnvironment,
+    Message, MetricPoint, NodeId, NodeInfo, OwnerWord, ProgramHere, Query, QueryError, Record,
+    Retention, Roster, StartTask, StreamToken, Surroundings, TaskIndex, TaskRecord,
     history::{LoadPage, LoadSpan},
     query::{Stream, TrainingHere},
     roster::SecretText,
@@ -126,6 +126,14 @@ pub enum StoreEvent {
     Fetched {
         ticket: u64,
         result: Result<(), String>,
+    },
+    /// What records of a job say of their tasks, as `Journals::recall` was asked under this ticket.
+    Recalled {
+        job: JobId,
+        ticket: u64,
+        cells: Result<Vec<(TaskIndex, Cell)>, String>,
+        /// More of them follow.
+        more: bool,
     },
     /// A specification that travelled as a blob is here, or is not.
     SpecLoaded {
@@ -348,6 +356,13 @@ pub trait Journals: Send + Sync {
     /// (`TaskRecord::precedence`), missing ones left out. Blocks for reads of the page cache: give
     /// it at most `limits::RECORD_BATCH` tasks.
     fn read(&self, job: JobId, tasks: &[TaskIndex]) -> io::Result<Vec<Arc<TaskRecord>>>;
+    /// Nothing of this job is read for now: where its records are need not be remembered. A read
+    /// finds them all the same, and takes longer. Left undone while something is being appended.
+    fn rest(&self, job: JobId);
+    /// Gives what each intact record of the job says of its task, in the order written, what is
+    /// being appended last; reads find their way afterwards. Blocks for a read of the whole
+    /// journal. An error says that the journal, or some part of it, cannot be read now.
+    fn recall(&self, job: JobId, each: &mut dyn FnMut(TaskIndex, Cell)) -> io::Result<()>;
     /// Removes a job's journal and files.
     fn forget(&self, job: JobId);
 }

@@ -36,6 +36,16 @@ pub struct Key {
     pub stamp: u32,
 }
 
+/// What a node shows of its copy of a job's cells, for another to find whether it lacks some.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CopyDigest {
+    /// A hash of each `limits::DIGEST_CHUNK` tasks, up to the last of which anything is known.
+    Chunks(Vec<u64>),
+    /// One hash over those of all chunks: the job has ended, and its cells are on the sender's disk
+    /// alone. Whoever finds another one shows its own chunks.
+    Whole(u64),
+}
+
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
         let rank = |key: &Self| (key.accepted, Reverse((key.attempt, key.stamp)));

@@ -102,7 +102,7 @@ pub mod units;
 
 pub use after::After;
 pub use author::Author;
-pub use cell::{Cell, Key};
+pub use cell::{Cell, CopyDigest, Key};
 pub use gang::{Gang, GangWord};
 pub use graph::{Need, Needs, RowSet, TaskKind};
 pub use head::{JobHead, Phase, Saved};

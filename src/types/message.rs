@@ -5,8 +5,8 @@
 //! variant.
 
 use super::{
-    Answer, Attempt, Cell, GangWord, JobHead, JobId, JobSpec, KeptSecret, MetricPoint, Need,
-    NodeId, NodeInfo, Params, Query, QueryError, Roster, StreamToken, TaskIndex, TaskRecord,
+    Answer, Attempt, Cell, CopyDigest, GangWord, JobHead, JobId, JobSpec, KeptSecret, MetricPoint,
+    Need, NodeId, NodeInfo, Params, Query, QueryError, Roster, StreamToken, TaskIndex, TaskRecord,
     WorkSpec, gang::Seat, membership::Packet,
 };
 use serde::{Deserialize, Serialize};
@@ -83,15 +83,15 @@ pub enum Message {
         epoch: u32,
         ticket: u64,
     },
-    /// What the sender holds of a job: a digest of each chunk of its tasks. The receiver pulls what
-    /// it lacks of that, and says `CaughtUp` once it has it on disk. With `reply` it also shows
-    /// what it holds itself.
+    /// What the sender holds of a job. The receiver pulls what it lacks of that, and says
+    /// `CaughtUp` once it has it on disk. With `reply` it also shows what it holds itself. Where it
+    /// was shown one digest of the whole, and has another, it shows what it holds instead.
     Digests {
         job: JobId,
         epoch: u32,
         mark: u64,
         reply: bool,
-        digests: Vec<u64>,
+        shown: CopyDigest,
     },
     /// Asks for the records of a chunk of which the receiver knows more than these cells, which are
     /// the sender's; those left out at the end are unknown. `left`: so many chunks are still to be

@@ -1,8 +1,8 @@
 //! Control messages between nodes: postcard, length first, validated before use.
 
 use nodectl_types::{
-    Admits, Answer, Author, Gang, GangWord, JobHead, JobSpec, KeptSecret, Message, NodeInfo, Query,
-    Roster, RowSet, WorkSpec,
+    Admits, Answer, Author, CopyDigest, Gang, GangWord, JobHead, JobSpec, KeptSecret, Message,
+    NodeInfo, Query, Roster, RowSet, WorkSpec,
     event::ClusterEvent,
     history::{GpuPage, LoadPage},
     limits,
@@ -58,6 +58,14 @@ fn check(holds: bool, problem: &'static str) -> Result<(), BadMessage> {
     }
 }
 
+fn validate_shown(shown: &CopyDigest) -> Result<(), BadMessage> {
+    let most = limits::MAX_TASKS.div_ceil(u64::from(limits::DIGEST_CHUNK)) as usize;
+    match shown {
+        CopyDigest::Chunks(digests) => check(digests.len() <= most, "too many digests"),
+        CopyDigest::Whole(_) => Ok(()),
+    }
+}
+
 /// Checks what the types alone do not say. A new message is decided upon here: what has neither
 /// list nor text passes.
 fn validate(message: &Message) -> Result<(), BadMessage> {
@@ -79,10 +87,7 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
         }
         Message::Pulled { records, .. } => check(records.len() <= limits::RECORD_BATCH, "too many records"),
         Message::HeadsDigests { digests, .. } => check(digests.len() <= limits::HEADS_BUCKETS, "too many digests"),
-        Message::Digests { digests, .. } => {
-            let most = limits::MAX_TASKS.div_ceil(u64::from(limits::DIGEST_CHUNK)) as usize;
-            check(digests.len() <= most, "too many digests")
-        }
+        Message::Digests { shown, .. } => validate_shown(shown),
         Message::Pull { cells, .. } => check(cells.len() <= limits::DIGEST_CHUNK as usize, "too many cells"),
         Message::Assign { work, tasks, .. } => {
             check(tasks.len() <= limits::MAX_PREFETCH as usize, "too many assignments")?;

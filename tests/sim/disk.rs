@@ -166,6 +166,25 @@ impl Disk {
         self.rotten.contains(&(job, task))
     }
 
+    pub fn has_rotten(&self, job: JobId) -> bool {
+        self.rotten.iter().any(|(of, _)| *of == job)
+    }
+
+    /// What all records of a job say that can be read, if it has a journal.
+    pub fn cells(&self, job: JobId) -> Option<Vec<(TaskIndex, Cell)>> {
+        let journal = self.journals.get(&job)?;
+        let records = journal.frames.iter().filter_map(|frame| match frame {
+            Record::Task(record) => Some(record),
+            Record::Spec(_) | Record::Head(_) => None,
+        });
+        let intact = records.filter(|record| !self.is_rotten(job, record.task));
+        Some(
+            intact
+                .map(|record| (record.task, Cell::of(record)))
+                .collect(),
+        )
+    }
+
     /// Of these tasks, those whose records cannot be read.
     pub fn lost(&self, job: JobId, tasks: &[TaskIndex]) -> Vec<TaskIndex> {
         let is_lost =

@@ -2,6 +2,7 @@
 //! should be, all of them equal, and all that was ever promised.
 
 use crate::{told::is_same, world::World};
+use nodectl_logic::lattice::Lattice;
 use nodectl_types::{Cell, JobId, Phase, TaskIndex, limits::JOB_REPLICAS};
 
 type Finding = (&'static str, String);
@@ -128,6 +129,20 @@ impl World {
             })
     }
 
+    /// What a node knows of a job's tasks; of one that rests, what it would read again.
+    fn known(&self, node: usize, job: JobId) -> Option<Lattice> {
+        let machine = &self.machines[node];
+        let lattice = &machine.state.as_ref()?.copy_of(job)?.lattice;
+        if !lattice.is_resting() {
+            return Some(lattice.clone());
+        }
+        let mut known = Lattice::new(lattice.tasks());
+        for (task, cell) in machine.disk.cells(job).unwrap_or_default() {
+            known.recall(task, cell);
+        }
+        Some(known)
+    }
+
     /// All holders named in the head hold the same, which is what they say.
     fn check_replicas(&self, job: JobId, findings: &mut Vec<Finding>) {
         let Some(coordinator) = self.coordinator(job) else {
@@ -139,24 +154,23 @@ impl World {
         else {
             return;
         };
-        let Some(ours) = state(coordinator).and_then(|state| state.copy_of(job)) else {
+        let Some(ours) = self.known(coordinator, job) else {
             return;
         };
         for replica in &head.replicas {
             let Some(node) = self.index_of(*replica) else {
                 continue;
             };
-            let Some(theirs) = state(node).and_then(|state| state.copy_of(job)) else {
+            let Some(theirs) = self.known(node, job) else {
                 findings.push(("a replica has no copy", format!("n{node} of {name}")));
                 continue;
             };
-            let differs = (0..ours.lattice.tasks())
-                .find(|task| ours.lattice.cell(*task) != theirs.lattice.cell(*task));
+            let differs = (0..ours.tasks()).find(|task| ours.cell(*task) != theirs.cell(*task));
             if let Some(task) = differs {
                 let text = format!(
                     "task {task} of {name}: n{coordinator}, its coordinator, has {:?}, n{node} {:?}",
-                    ours.lattice.cell(task),
-                    theirs.lattice.cell(task)
+                    ours.cell(task),
+                    theirs.cell(task)
                 );
                 findings.push(("a replica differs from its coordinator", text));
             }
@@ -167,16 +181,21 @@ impl World {
     fn check_journals(&self, findings: &mut Vec<Finding>) {
         for (node, state) in self.states() {
             for job in self.user.jobs.keys() {
-                let Some(copy) = state.copy_of(*job) else {
+                let (Some(lattice), Some(copy)) = (self.known(node, *job), state.copy_of(*job))
+                else {
                     continue;
                 };
+                if copy.lattice.digest() != lattice.digest() {
+                    let text = format!("n{node}: {}", self.job_name(*job));
+                    findings.push(("a copy that rests is not what its journal has", text));
+                }
                 let disk = &self.machines[node].disk;
-                let differs = (0..copy.lattice.tasks()).find(|task| {
-                    let known = copy.lattice.cell(*task);
+                let differs = (0..lattice.tasks()).find(|task| {
+                    let known = lattice.cell(*task);
                     known != Cell::Unknown && disk.cell(*job, *task) != known
                 });
                 if let Some(task) = differs {
-                    let (known, answers) = (copy.lattice.cell(task), disk.cell(*job, task));
+                    let (known, answers) = (lattice.cell(task), disk.cell(*job, task));
                     let name = self.job_name(*job);
                     let text = format!(
                         "n{node} knows of task {task} of {name} {known:?}, its journal answers {answers:?}"
@@ -190,10 +209,9 @@ impl World {
     fn check_cancelled(&self, job: JobId, findings: &mut Vec<Finding>) {
         let watched = &self.user.jobs[&job];
         let name = self.job_name(job);
-        let coordinator = self
-            .coordinator(job)
-            .and_then(|node| self.machines[node].state.as_ref());
-        let Some(state) = coordinator else { return };
+        let coordinator = self.coordinator(job);
+        let state = coordinator.and_then(|node| self.machines[node].state.as_ref());
+        let Some(state) = state else { return };
         let Some(head) = state.core().directory.get(job) else {
             return;
         };
@@ -209,16 +227,14 @@ impl World {
             );
             findings.push(("a cancelled job is not cancelled", text));
         }
-        let Some(copy) = state
-            .copy_of(job)
-            .filter(|_| head.phase != Phase::Cancelled)
-        else {
+        let known = coordinator.and_then(|node| self.known(node, job));
+        let Some(lattice) = known.filter(|_| head.phase != Phase::Cancelled) else {
             return;
         };
         let revived: Vec<_> = watched
             .cancelled
             .iter()
-            .filter(|task| !copy.lattice.has_ended(**task, 1))
+            .filter(|task| !lattice.has_ended(**task, 1))
             .collect();
         if !revived.is_empty() {
             findings.push((

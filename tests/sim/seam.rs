@@ -2,6 +2,7 @@
 //! turn costs. A new input, effect or message is taught here and nowhere else.
 
 mod notices;
+mod reading;
 
 use crate::{
     disk::Disk,
@@ -11,8 +12,8 @@ use crate::{
 };
 use nodectl_logic::{Asker, Config, DiskEffect, Effect, Input, Lookup, State, TaskEffect};
 use nodectl_types::{
-    Answer, BlobHash, Cell, JobId, JobSpec, Message, NodeId, NodeInfo, OwnerWord, Query,
-    QueryError, Record, Resources, StartTask, TaskIndex, TaskRecord, Terms, Time, limits,
+    Answer, BlobHash, Cell, CopyDigest, JobId, JobSpec, Message, NodeId, NodeInfo, OwnerWord,
+    Query, QueryError, Record, Resources, StartTask, TaskIndex, TaskRecord, Terms, Time, limits,
     query::Location,
 };
 use rand::RngExt;
@@ -32,9 +33,9 @@ fn cost_of_input(input: &Input, bytes: usize) -> u64 {
     let base = 4 + bytes as u64 / 500;
     match input {
         Input::Message {
-            message: Message::Digests { digests, .. },
+            message: Message::Digests { shown, .. },
             ..
-        } => base + digests.len() as u64 / 100,
+        } => base + chunks(shown) / 100,
         // Both sides are looked at task by task.
         Input::Message {
             message: Message::Pull { .. },
@@ -48,12 +49,19 @@ fn cost_of_input(input: &Input, bytes: usize) -> u64 {
     }
 }
 
+fn chunks(shown: &CopyDigest) -> u64 {
+    match shown {
+        CopyDigest::Chunks(digests) => digests.len() as u64,
+        CopyDigest::Whole(_) => 1,
+    }
+}
+
 fn cost_of_effect(effect: &Effect) -> u64 {
     match effect {
         Effect::Send {
-            message: Message::Digests { digests, .. },
+            message: Message::Digests { shown, .. },
             ..
-        } => 5 + digests.len() as u64 / 50,
+        } => 5 + chunks(shown) / 50,
         Effect::Send {
             message: Message::Pull { .. },
             ..
@@ -344,6 +352,8 @@ impl World {
                 records,
                 ticket,
             } => self.persist(node, job, records, ticket),
+            DiskEffect::Rest { .. } => self.branch("a copy of an ended job rests"),
+            DiskEffect::Recall { job, ticket } => self.recall(node, job, ticket),
             DiskEffect::Discard { job } => self.machines[node].disk.forget(job),
             DiskEffect::FetchBlobs {
                 ticket,
@@ -433,53 +443,6 @@ impl World {
         self.tell(|| format!("n{node}: {text}"));
     }
 
-    /// What a user is told, which is in the journal.
-    fn read_told(&mut self, node: usize, job: JobId, tasks: &[TaskIndex]) -> Vec<Arc<TaskRecord>> {
-        let records = self.read(node, job, tasks);
-        if records.len() != tasks.len() {
-            self.fail(
-                "a result is told that is not on disk",
-                format!("n{node}, {}", self.job_name(job)),
-            );
-        }
-        self.check_read(node, job, &records);
-        self.check_drawn(job, &records);
-        records
-    }
-
-    /// As many as fit into a message.
-    fn send_records(
-        &mut self,
-        node: usize,
-        to: NodeId,
-        (job, epoch, chunk): (JobId, u32, u32),
-        mut tasks: Vec<TaskIndex>,
-    ) {
-        self.moment(Moment::Resync, node);
-        let more = tasks.len() > limits::RECORD_BATCH;
-        tasks.truncate(limits::RECORD_BATCH);
-        let error = self.lost(node, job, &tasks).err();
-        let read = match error {
-            Some(_) => Vec::new(),
-            None => self.read(node, job, &tasks),
-        };
-        let batches = nodectl_logic::executor::batches(read);
-        let more = error.is_none() && (more || batches.len() > 1);
-        let message = Message::Pulled {
-            job,
-            epoch,
-            chunk,
-            records: batches.into_iter().next().unwrap_or_default(),
-            more,
-            error,
-        };
-        if to == self.machines[node].id {
-            let (life, from) = (self.machines[node].life, to);
-            return self.give(node, life, Input::Message { from, message });
-        }
-        self.send(node, to, &message);
-    }
-
     /// Puts a question to a node; the number comes back with the answer.
     pub fn put(&mut self, node: usize, id: u64, query: Query) {
         let life = self.machines[node].life;
@@ -499,27 +462,6 @@ impl World {
             Asker::Local(id) => self.user_hears(node, id, answer),
             Asker::Remote(peer, id) => self.send(node, peer, &Message::Answer { id, answer }),
         }
-    }
-
-    /// As store/ does: whoever reads records that are damaged hears it, and so does the node.
-    fn lost(&mut self, node: usize, job: JobId, tasks: &[TaskIndex]) -> Result<(), String> {
-        let machine = &self.machines[node];
-        let (life, tasks) = (machine.life, machine.disk.lost(job, tasks));
-        if tasks.is_empty() {
-            return Ok(());
-        }
-        self.tell(|| format!("n{node} cannot read records of tasks {tasks:?}"));
-        let input = Box::new(Input::RecordsLost { job, tasks });
-        let event = Event::Tell { node, life, input };
-        self.after(Duration::from_micros(50), event);
-        Err("a record is damaged".into())
-    }
-
-    fn read(&self, node: usize, job: JobId, tasks: &[TaskIndex]) -> Vec<Arc<TaskRecord>> {
-        tasks
-            .iter()
-            .filter_map(|task| self.machines[node].disk.read(job, *task).cloned())
-            .collect()
     }
 
     fn persist(&mut self, node: usize, job: JobId, records: Vec<Record>, ticket: u64) {

@@ -307,7 +307,7 @@ impl World {
             .filter(|question| open(question))
             .count()
             > 2
-            || (content && self.rng.random_bool(0.9))
+            || (content && self.rng.random_bool(0.98))
     }
 
     fn forget_lost_questions(&mut self) {

@@ -65,6 +65,8 @@ pub const SOMETIMES: &[&str] = &[
     "cancelled right before a crash",
     "results are learned from another holder",
     "two claims in one epoch",
+    "a copy of an ended job rests",
+    "the cells of a job that rests are read again",
     "a coordinator's disk is full",
     "a journal is damaged",
     "a lost machine held the last copy but one",

@@ -269,7 +269,12 @@ impl Coordinator {
 
     /// The number of this epoch's latest order of a task, 0 if there was none.
     pub(super) fn last_number(&self, task: TaskIndex) -> u32 {
-        let ended = self.orders.get(&task).copied().unwrap_or(0);
+        let ended = self
+            .orders
+            .get(&task)
+            .copied()
+            .unwrap_or(0)
+            .max(self.used_numbers);
         let active = self.active.get(&task).into_iter().flatten();
         let active = active
             .filter(|active| active.attempt.epoch == self.epoch)

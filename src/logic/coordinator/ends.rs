@@ -91,7 +91,7 @@ impl Ends {
     }
 
     #[cfg(test)]
-    fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.distances.len() + self.marks.len() * size_of::<Mark>()
     }
 }

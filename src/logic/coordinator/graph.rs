@@ -44,6 +44,9 @@ pub(super) struct TaskGraph {
 
 impl TaskGraph {
     pub(super) fn new(spec: &JobSpec, lattice: &Lattice) -> Self {
+        if lattice.is_resting() {
+            return Self::at_rest(spec);
+        }
         let needs = &spec.needs;
         let open = |needed: &&TaskIndex| !lattice.is_done(**needed);
         let waits = |task| needs.of(task).iter().filter(open).count() as u32;
@@ -57,6 +60,21 @@ impl TaskGraph {
             firsts: alike.iter().map(|tasks| tasks.start).collect(),
             ..Self::default()
         }
+    }
+
+    /// Of a job of whose single tasks nothing is to be known: which kinds there are.
+    pub(super) fn at_rest(spec: &JobSpec) -> Self {
+        let alike = spec.work.alike(spec.task_count() as u32);
+        Self {
+            firsts: alike.iter().map(|tasks| tasks.start).collect(),
+            ..Self::default()
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn memory_bytes(&self) -> usize {
+        let doomed = self.doomed.len() * 2 + self.lost.len();
+        size_of::<TaskIndex>() * (self.waits.len() + self.firsts.len() + doomed)
     }
 
     /// All that it needs is done.
@@ -78,7 +96,8 @@ impl TaskGraph {
 impl Coordinator {
     /// Where tasks need others, or differ, those that are ready are ordered as they become so.
     pub(super) fn begin_graph(&mut self, core: &Core, lattice: &Lattice) {
-        if self.spec.needs.is_empty() && self.graph.firsts.len() < 2 {
+        let is_plain = self.spec.needs.is_empty() && self.graph.firsts.len() < 2;
+        if is_plain || lattice.is_resting() {
             return;
         }
         self.fresh = lattice.tasks();

@@ -13,6 +13,7 @@
 //! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
 //! | `startup` | workers that cannot be started |
 //! | `rounds` | jobs that go on though they had ended |
+//! | `rest` | jobs that have ended and that nobody asks about |
 //! | `recovery` | asking who runs what, and taking it on |
 //! | `replicas` | who else holds the job's state, and keeping it complete |
 //! | `progress` | what watchers and users are told |
@@ -36,6 +37,7 @@ mod pace;
 mod progress;
 mod recovery;
 mod replicas;
+mod rest;
 mod results;
 mod rounds;
 mod search;
@@ -166,6 +168,8 @@ pub struct Coordinator {
     forgiven: BTreeMap<TaskIndex, u32>,
     /// The number of this epoch's last order of tasks whose attempts came to nothing.
     orders: BTreeMap<TaskIndex, u32>,
+    /// No order of this epoch has a higher number, of those that are not in `orders` any more.
+    used_numbers: u32,
     nodes: BTreeMap<NodeId, NodeWork>,
     startups: startup::Startups,
     gangs: gangs::Gangs,
@@ -219,6 +223,7 @@ impl Coordinator {
             failed_on: BTreeMap::new(),
             forgiven: BTreeMap::new(),
             orders: BTreeMap::new(),
+            used_numbers: 0,
             nodes: BTreeMap::new(),
             startups: startup::Startups::default(),
             gangs: gangs::Gangs::default(),
@@ -234,7 +239,7 @@ impl Coordinator {
             progress: progress::Tracker::new(
                 core.rng.random_range(1..=u32::MAX),
                 // Entries of a log are told of in their order, once it is known.
-                (!spec.work.is_log()).then_some(lattice),
+                (!spec.work.is_log() && !lattice.is_resting()).then_some(lattice),
                 limit_of(&spec, head.round),
             ),
             head_told: now,
@@ -363,6 +368,9 @@ impl Coordinator {
     /// Called once a turn in which something happened: orders what can be ordered, ends the job
     /// when it is complete.
     pub fn step(&mut self, core: &mut Core, lattice: &mut Lattice) {
+        if lattice.is_resting() && self.needs_cells(core) {
+            return;
+        }
         self.confirmed |= self.has_current_replicas(core);
         self.step_log(core, lattice);
         self.flush_results(core);

@@ -28,6 +28,8 @@ pub struct Tracker {
     /// Tells this order of ended tasks from every other's: a rival's of the same epoch, or our own
     /// of a life that could not write its claim down.
     claim: u32,
+    /// It is that of the tasks' numbers, as whoever reads the cells again finds it.
+    is_by_number: bool,
     ends: Ends,
     watchers: Vec<Watcher>,
     failures: u32,
@@ -37,19 +39,37 @@ pub struct Tracker {
 impl Tracker {
     /// `known`: what tasks have ended, if they are told of in any order.
     pub fn new(claim: u32, known: Option<&Lattice>, limit: u32) -> Self {
-        let mut ends = Ends::default();
-        if let Some(lattice) = known {
-            (0..lattice.known_end())
-                .filter(|task| lattice.has_ended(*task, limit))
-                .for_each(|task| ends.note(task, lattice.is_done(task)));
-        }
-        Self {
+        let mut tracker = Self {
             claim,
-            ends,
+            is_by_number: true,
+            ends: Ends::default(),
             watchers: Vec::new(),
-            failures: known.map_or(0, |lattice| lattice.failed().map(|(_, count)| count).sum()),
+            failures: 0,
             pace: Pace::default(),
+        };
+        if let Some(lattice) = known {
+            tracker.recall(lattice, limit);
         }
+        tracker
+    }
+
+    /// What tasks have ended is known again.
+    pub fn recall(&mut self, lattice: &Lattice, limit: u32) {
+        self.ends = Ends::default();
+        (0..lattice.known_end())
+            .filter(|task| lattice.has_ended(*task, limit))
+            .for_each(|task| self.ends.note(task, lattice.is_done(task)));
+        let failures = lattice.failed().map(|(_, count)| count).sum();
+        self.failures = self.failures.max(failures);
+    }
+
+    /// Forgets which tasks ended, to be recalled in the order of their numbers. Whoever has read
+    /// them in another order begins anew: then `claim` is what tells the orders apart.
+    pub fn rest(&mut self, claim: u32) {
+        if !std::mem::replace(&mut self.is_by_number, true) {
+            self.claim = claim;
+        }
+        (self.ends, self.watchers) = (Ends::default(), Vec::new());
     }
 
     pub fn record(&mut self, now: Time, record: &TaskRecord) {
@@ -62,7 +82,13 @@ impl Tracker {
     }
 
     pub fn ended(&mut self, task: TaskIndex, has_result: bool) {
+        self.is_by_number = false;
         self.ends.note(task, has_result);
+    }
+
+    #[cfg(test)]
+    pub fn memory_bytes(&self) -> usize {
+        self.ends.memory_bytes()
     }
 
     pub fn is_watched(&self) -> bool {

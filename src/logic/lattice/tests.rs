@@ -128,6 +128,30 @@ proptest! {
         prop_assert!(a.differing(b.digests()).is_empty());
     }
 
+    /// One that rests knows the counts and compares like before; what is read again, in whatever
+    /// order, is what it was.
+    #[test]
+    fn what_rests_is_told_from_others_and_recalled(
+        here in prop::collection::vec(any_record(), 0..30),
+        there in prop::collection::vec(any_record(), 0..30),
+        limit in 1..5_u32,
+    ) {
+        let (before, other) = (merged(&here), merged(&there));
+        let mut resting = before.clone();
+        resting.rest();
+        prop_assert_eq!((resting.done(), resting.cancelled()), (before.done(), before.cancelled()));
+        prop_assert_eq!(resting.failed_for_good(limit), before.failed_for_good(limit));
+        for shown in [other.shown(), CopyDigest::Whole(other.digest())] {
+            prop_assert_eq!(resting.equals(&shown), same(&before, &other));
+        }
+        let mut recalled = Lattice::new(TASKS);
+        for record in here.iter().rev().chain(&here) {
+            recalled.recall(record.task, Cell::of(record));
+        }
+        prop_assert_eq!(recalled.digest(), resting.digest());
+        prop_assert!(same(&recalled, &before));
+    }
+
     #[test]
     fn what_is_kept_in_8_bytes_comes_out_as_it_went_in(record in any_record()) {
         let mut lattice = Lattice::new(TASKS);
@@ -144,6 +168,23 @@ fn a_result_that_a_later_coordinator_accepted_counts_more() {
         record(0, End::Done, 2, (1, 2), 0),
     );
     assert_eq!(Cell::of(&first).join(Cell::of(&second)), Cell::of(&second));
+}
+
+#[test]
+fn what_rests_costs_the_same_however_many_tasks_there_are() {
+    let mut lattice = Lattice::new(100_000);
+    for task in 0..100_000 {
+        lattice.merge(&record(task, End::Done, 1, (1, 1), 0));
+    }
+    assert!(lattice.memory_bytes() > 800_000);
+    lattice.rest();
+    assert_eq!(lattice.done(), 100_000);
+    assert!(
+        lattice.memory_bytes() + size_of::<Lattice>() < 512,
+        "{} + {}",
+        lattice.memory_bytes(),
+        size_of::<Lattice>()
+    );
 }
 
 #[test]

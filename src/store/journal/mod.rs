@@ -5,7 +5,7 @@
 //! | `frame` | the bytes: header, frames, checksums |
 //! | `scan` | reading a whole journal, also behind damage; telling a torn tail from damage in the middle |
 //! | `recover` | opening a journal for appending: cutting off what is torn, writing anew what is damaged or of the version before |
-//! | `index` | where each task's record is that counts, in 8 bytes a task |
+//! | `index` | where each task's record is that counts, in 4 bytes a task |
 //! | `queue` | what waits to be written, and for an answer |
 //! | `writer` | the thread that writes: group commit, one fdatasync a touched file |
 //! | `stall` | telling that the disk hangs |

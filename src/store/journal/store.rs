@@ -9,12 +9,12 @@ use super::{
     index::Offsets,
     queue::{Queue, QueueItem},
     recover::{self, FoundJournal},
-    scan::{self, ScanError},
+    scan::{self, JournalState, RecordPlace, ScanError},
     stall,
     writer::Writer,
 };
 use nodectl_ports::{Event, Journals, NodeHandle, StoreEvent};
-use nodectl_types::{JobId, Record, TaskIndex, TaskRecord};
+use nodectl_types::{Cell, JobId, Record, TaskIndex, TaskRecord};
 use nodectl_wire::journal::JOURNAL_VERSION;
 use std::{
     cmp::Ordering,
@@ -55,6 +55,8 @@ pub struct Tasks {
     pub version: Option<u32>,
     /// How often the journal was opened: its records may have other places then.
     pub opened: u32,
+    /// Nobody read anything for a while: `offsets` is to be made anew before it is used.
+    pub resting: bool,
     /// Appended, not yet written: (order of the append, record). Answers `read` meanwhile.
     pub waiting: HashMap<TaskIndex, (u64, Arc<TaskRecord>)>,
 }
@@ -65,6 +67,7 @@ impl Tasks {
         self.offsets = offsets;
         self.version = (version != JOURNAL_VERSION).then_some(version);
         self.opened += 1;
+        self.resting = false;
     }
 
     /// A record that is appended answers for its task, unless one that waits or is written counts
@@ -115,6 +118,45 @@ impl StoreShared {
     pub fn jobs(&self) -> MutexGuard<'_, HashMap<JobId, Tasks>> {
         // A panic while it was held cannot leave it inconsistent: every change is one insertion.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds where the records of a job are that rests.
+    pub fn awaken(&self, job: JobId) -> io::Result<()> {
+        let is_resting = |tasks: &Tasks| tasks.resting;
+        if self.jobs().get(&job).is_some_and(is_resting) {
+            self.scan(job, &mut |_, _| {})?;
+        }
+        Ok(())
+    }
+
+    /// Gives what all records in a job's file say, and remembers where they are if it rests.
+    fn scan(&self, job: JobId, each: &mut dyn FnMut(TaskIndex, Cell)) -> io::Result<()> {
+        let path = self.path(job);
+        let place = |error: io::Error| {
+            io::Error::new(error.kind(), format!("reading {}: {error}", path.display()))
+        };
+        let file = self.disk.open(&path, Mode::Read).map_err(place)?;
+        let mut offsets = Offsets::default();
+        let mut take = |place: RecordPlace, record: Record| {
+            if let Record::Task(record) = record {
+                offsets.note(&record, place.offset, |held| {
+                    scan::read_record(&*file, held, place.version).ok()
+                });
+                each(record.task, record.cell());
+            }
+        };
+        let found = scan::scan(&*file, job, &mut take).map_err(|error| match error {
+            ScanError::Io(error) => place(error),
+            ScanError::Header(error) => place(io::Error::new(io::ErrorKind::InvalidData, error)),
+        })?;
+        if let JournalState::Damaged { bytes } = found.state {
+            tracing::error!(path = %path.display(), lost = bytes, "journal is damaged: what is intact of it counts. hint: check the disk");
+        }
+        // Who appended something meanwhile has found the others before.
+        if let Some(tasks) = self.jobs().get_mut(&job).filter(|tasks| tasks.resting) {
+            (tasks.offsets, tasks.resting) = (offsets, false);
+        }
+        Ok(())
     }
 
     pub fn job_dir(&self, job: JobId) -> PathBuf {
@@ -320,12 +362,44 @@ impl Journals for JournalStore {
         }
     }
 
+    fn rest(&self, job: JobId) {
+        if let Some(tasks) = self.shared.jobs().get_mut(&job)
+            && tasks.waiting.is_empty()
+        {
+            (tasks.offsets, tasks.resting) = (Offsets::default(), true);
+        }
+    }
+
+    fn recall(&self, job: JobId, each: &mut dyn FnMut(TaskIndex, Cell)) -> io::Result<()> {
+        self.shared.scan(job, each)?;
+        let waiting: Vec<_> = match self.shared.jobs().get(&job) {
+            None => Vec::new(),
+            Some(tasks) => tasks
+                .waiting
+                .values()
+                .map(|(_, record)| record.clone())
+                .collect(),
+        };
+        waiting
+            .iter()
+            .for_each(|record| each(record.task, record.cell()));
+        Ok(())
+    }
+
     fn read(&self, job: JobId, tasks: &[TaskIndex]) -> io::Result<Vec<Arc<TaskRecord>>> {
         let path = self.shared.path(job);
         loop {
+            self.shared.awaken(job)?;
             let mut found = Vec::with_capacity(tasks.len());
             let mut on_disk = Vec::new();
-            let Some((version, opened)) = self.shared.jobs().get(&job).map(|known| {
+            let (version, opened) = {
+                let jobs = self.shared.jobs();
+                let Some(known) = jobs.get(&job) else {
+                    return Ok(found);
+                };
+                if known.resting {
+                    continue;
+                }
                 for task in tasks {
                     let (rival, offset) = match known.at(*task) {
                         None => continue,
@@ -343,8 +417,6 @@ impl Journals for JournalStore {
                     });
                 }
                 (known.version.unwrap_or(JOURNAL_VERSION), known.opened)
-            }) else {
-                return Ok(found);
             };
             if on_disk.is_empty() {
                 return Ok(found);

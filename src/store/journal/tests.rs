@@ -9,7 +9,7 @@ use super::{
 };
 use nodectl_ports::{Event, Journals, StoreEvent};
 use nodectl_types::{
-    Author, Failure, Gang, Isolation, JobId, Outcome, Record, TaskKind, TaskRecord,
+    Author, Cell, Failure, Gang, Isolation, JobId, Outcome, Record, TaskKind, TaskRecord,
 };
 use nodectl_wire::journal::{self, JOURNAL_VERSION, READABLE};
 use proptest::prelude::*;
@@ -57,6 +57,24 @@ fn replay(dir: &Path) -> Vec<Record> {
         .into_iter()
         .map(|(_, record)| record)
         .collect()
+}
+
+/// A record of a task that ended somehow: `(task, how, attempt, failures)`.
+fn of_kind((index, kind, number, failures): (u32, u32, u32, u32)) -> Arc<TaskRecord> {
+    let Record::Task(plain) = task(index, number) else {
+        panic!("task() gives a task's record")
+    };
+    let outcome = match kind {
+        0 => Outcome::Failed(Failure::Exit(1)),
+        1 => Outcome::Cancelled,
+        _ => Outcome::Done,
+    };
+    Arc::new(TaskRecord {
+        outcome,
+        failures,
+        duration_us: failures.into(),
+        ..(*plain).clone()
+    })
 }
 
 #[test]
@@ -547,6 +565,47 @@ proptest! {
         prop_assert_eq!(now, expected);
     }
 
+    /// A job that rests is read like any other, and what is appended to it counts no more than it
+    /// would have.
+    #[test]
+    fn rest_changes_no_answer(
+        appends in proptest::collection::vec(
+            ((0u32..3, 0u32..4, 1u32..4, 0u32..3), any::<bool>(), any::<bool>()),
+            1..16,
+        ),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, mut events) = start(dir.path());
+        store.append(JOB, vec![spec()], 0);
+        prop_assert_eq!(persisted(&mut events), (0, Ok(())));
+        let mut counts: BTreeMap<u32, Cell> = BTreeMap::new();
+        for (ticket, (kind, rests, is_recalled)) in (1..).zip(appends) {
+            let record = of_kind(kind);
+            let cell = counts.entry(record.task).or_default();
+            *cell = cell.join(record.cell());
+            store.append(JOB, vec![Record::Task(record)], ticket);
+            prop_assert_eq!(persisted(&mut events), (ticket, Ok(())));
+            if rests {
+                store.rest(JOB);
+            }
+            if is_recalled {
+                let mut recalled: BTreeMap<u32, Cell> = BTreeMap::new();
+                let mut note = |task, cell| {
+                    let known = recalled.entry(task).or_default();
+                    *known = known.join(cell);
+                };
+                store.recall(JOB, &mut note).unwrap();
+                prop_assert_eq!(&recalled, &counts);
+                let read = store.read(JOB, &[0, 1, 2]).unwrap();
+                let read: BTreeMap<_, _> = read.iter().map(|read| (read.task, read.cell())).collect();
+                prop_assert_eq!(&read, &counts);
+            }
+        }
+        let read = store.read(JOB, &[0, 1, 2]).unwrap();
+        let read: BTreeMap<_, _> = read.iter().map(|read| (read.task, read.cell())).collect();
+        prop_assert_eq!(&read, &counts);
+    }
+
     /// The record that answers for a task is the one that the job lattice takes, whatever was
     /// appended in which order, while it waits, when it is written, and after a restart.
     #[test]
@@ -559,14 +618,8 @@ proptest! {
         store.append(JOB, vec![spec()], 0);
         let mut counts: BTreeMap<u32, Arc<TaskRecord>> = BTreeMap::new();
         let restart = restart.index(appends.len());
-        for (at, (index, kind, number, failures)) in appends.into_iter().enumerate() {
-            let Record::Task(plain) = task(index, number) else { panic!("task() gives a task's record") };
-            let outcome = match kind {
-                0 => Outcome::Failed(Failure::Exit(1)),
-                1 => Outcome::Cancelled,
-                _ => Outcome::Done,
-            };
-            let record = Arc::new(TaskRecord { outcome, failures, duration_us: failures.into(), ..(*plain).clone() });
+        for (at, kind) in appends.into_iter().enumerate() {
+            let (index, record) = (kind.0, of_kind(kind));
             let held = counts.entry(index).or_insert_with(|| record.clone());
             if record.cell() > held.cell() {
                 *held = record.clone();

@@ -135,6 +135,11 @@ impl Writer {
     /// the journal will end.
     fn write(&mut self, job: JobId, addition: &mut Addition) -> io::Result<(Vec<TaskPlace>, u64)> {
         self.ensure_open(job)?;
+        let is_task = |record: &Record| matches!(record, Record::Task(_));
+        if addition.records().any(is_task) {
+            // What counts of it follows from what is there.
+            self.shared.awaken(job)?;
+        }
         let open = self.open.get_mut(&job).expect("ensure_open put it there");
         open.used = self.group;
         let mut buffer = Vec::new();

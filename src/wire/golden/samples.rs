@@ -10,7 +10,7 @@ pub use oversized::oversized;
 use answers::{events, load_page, roster};
 use nodectl_types::explain::{Reason, ReasonLine};
 use nodectl_types::{
-    Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision,
+    Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, CopyDigest, Decision,
     ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
     JobId, JobSpec, KeptSecret, Key, MakingEnvironment, Message, Need, Needs, NodeId, NodeInfo,
     NodeLoad, Outcome, OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError,
@@ -181,7 +181,14 @@ fn replication() -> Vec<Message> {
             epoch: 3,
             mark: 7,
             reply: true,
-            digests: vec![u64::MAX, 0],
+            shown: CopyDigest::Chunks(vec![u64::MAX, 0]),
+        },
+        Message::Digests {
+            job: JOB,
+            epoch: 3,
+            mark: 8,
+            reply: false,
+            shown: CopyDigest::Whole(7),
         },
         Message::Pull {
             job: JOB,

@@ -10,6 +10,7 @@ pub mod graphs;
 pub mod kills;
 pub mod logs;
 pub mod pools;
+pub mod rest;
 pub mod resync;
 pub mod retention;
 pub mod searches;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Scenario> {
         kills::ALL,
         logs::ALL,
         pools::ALL,
+        rest::ALL,
         resync::ALL,
         retention::ALL,
         searches::ALL,

@@ -11,7 +11,8 @@ impl World {
                     return;
                 };
                 let lacks = |copy: &nodectl_logic::copies::LocalCopy| {
-                    records.iter().any(|record| copy.lattice.lacks(record))
+                    !copy.lattice.is_resting()
+                        && records.iter().any(|record| copy.lattice.lacks(record))
                 };
                 if state.claim_of(*job).is_some() && state.copy_of(*job).is_some_and(lacks) {
                     self.branch("results are learned from another holder");

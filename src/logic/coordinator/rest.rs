@@ -1,0 +1,61 @@
+//! A job that has ended and that nobody asks about rests: what is known of its single tasks is on
+//! the disk alone (`logic::rest`), and its coordinator keeps what it needs to look after the copies.
+
+use super::{Coordinator, graph::TaskGraph};
+use crate::{core::Core, lattice::Lattice};
+use rand::RngExt;
+
+impl Coordinator {
+    /// The job is over, nobody waits for anything of it, and all that is known of it is on disk.
+    pub fn may_rest(&self, core: &Core) -> bool {
+        self.has_ended(core)
+            && !self.needs_cells(core)
+            && self.log.is_none()
+            && self.storage.is_none()
+            && self.active.is_empty()
+            && self.anew.is_empty()
+            && !self.awaits_inputs()
+            && !self.progress.is_watched()
+            && !self.stopping.is_awaited()
+    }
+
+    /// Gives up what it knows of single tasks, until `awaken`.
+    pub fn rest(&mut self, core: &mut Core) {
+        self.progress.rest(core.rng.random_range(1..=u32::MAX));
+        self.graph = TaskGraph::at_rest(&self.spec);
+        let numbers = self.orders.values().copied();
+        self.used_numbers = numbers.fold(self.used_numbers, u32::max);
+        self.orders.clear();
+        self.again.clear();
+        self.failed_on.clear();
+        self.forgiven.clear();
+    }
+
+    /// The cells of the job's tasks are here again.
+    pub fn awaken(&mut self, core: &Core, lattice: &Lattice) {
+        self.graph = TaskGraph::new(&self.spec, lattice);
+        self.order_anew(core, lattice);
+        self.progress.recall(lattice, self.failure_limit(core));
+    }
+
+    /// The job goes on, or is to be tried again.
+    pub fn needs_cells(&self, core: &Core) -> bool {
+        let head = self.head(core);
+        !head.phase.is_ended() || head.round != self.round
+    }
+
+    /// Bytes on the heap, about, that grow with the job's tasks.
+    #[cfg(test)]
+    pub fn task_bytes(&self) -> usize {
+        let sets = self.again.len() + self.orders.len() + self.forgiven.len();
+        let failed = self.failed_on.len() * size_of::<nodectl_types::NodeId>();
+        self.progress.memory_bytes() + self.graph.memory_bytes() + 8 * sets + failed
+    }
+
+    /// This node's disk has not given what it had: other holders are heard before anything is
+    /// concluded from that.
+    pub fn compare_after_loss(&mut self, core: &mut Core) {
+        self.compare_anew(core);
+        self.wake(core);
+    }
+}

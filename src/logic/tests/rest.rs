@@ -1,0 +1,202 @@
+//! What an ended job costs, and how its tasks are known again.
+
+use super::*;
+use nodectl_types::{Cell, JobHead};
+
+const JOB: JobId = JobId(7);
+const TASKS: u32 = 100_000;
+
+/// A node alone, started anew with a job that is done on its disk.
+struct Restarted {
+    state: State,
+    at: Time,
+}
+
+fn record(task: TaskIndex) -> TaskRecord {
+    let attempt = Attempt {
+        epoch: 1,
+        number: 1,
+    };
+    TaskRecord {
+        accepted: 1,
+        ..TaskRecord::plain(task, attempt, NodeId([1; 32]), Outcome::Done)
+    }
+}
+
+impl Restarted {
+    fn new() -> Self {
+        let config = Config {
+            alone: true,
+            ..config()
+        };
+        let mut state = State::new(Now::default(), info(1), config);
+        let spec = JobSpec {
+            repeat: TASKS,
+            ..(*spec()).clone()
+        };
+        let head = JobHead {
+            epoch: 1,
+            phase: Phase::Done,
+            done: TASKS,
+            ..JobHead::unclaimed(JOB, &spec, spec.hash())
+        };
+        state.restore(JOB, Record::Spec(Arc::new(spec)));
+        state.restore(JOB, Record::Head(head));
+        for task in 0..TASKS {
+            state.restore(JOB, Record::Task(Arc::new(record(task))));
+        }
+        state.start();
+        Self { state, at: Time(1) }
+    }
+
+    /// What follows from an input, on a disk that takes everything at once.
+    fn turn(&mut self, input: Input) -> Vec<Effect> {
+        let (mut inputs, mut effects) = (vec![input], Vec::new());
+        while !inputs.is_empty() {
+            let now = Now {
+                mono: self.at,
+                wall_ms: 0,
+            };
+            let all = self.state.handle(now, std::mem::take(&mut inputs));
+            for effect in all {
+                if let Effect::Disk(DiskEffect::Persist { ticket, .. }) = effect {
+                    let result = Ok(());
+                    inputs.push(Input::Persisted { ticket, result });
+                } else {
+                    effects.push(effect);
+                }
+            }
+        }
+        effects
+    }
+
+    fn until_it_rests(&mut self) {
+        for _ in 0..1_000 {
+            self.at = self.state.next_deadline().unwrap_or(self.at);
+            let effects = self.turn(Input::Tick);
+            let rests = |effect: &Effect| matches!(effect, Effect::Disk(DiskEffect::Rest { .. }));
+            if effects.iter().any(rests) {
+                return;
+            }
+        }
+        panic!("the job does not rest");
+    }
+
+    /// The ticket under which its journal is to be read.
+    fn ask(&mut self) -> u64 {
+        let query = Query::Job { job: JOB };
+        let effects = self.turn(Input::Ask { id: 1, query });
+        let asked = effects.iter().find_map(|effect| match effect {
+            Effect::Disk(DiskEffect::Recall { job: JOB, ticket }) => Some(*ticket),
+            _ => None,
+        });
+        asked.expect("its journal is read")
+    }
+
+    fn recalled(
+        &mut self,
+        ticket: u64,
+        cells: Result<Vec<(TaskIndex, Cell)>, String>,
+        more: bool,
+    ) -> Option<Result<Answer, QueryError>> {
+        let effects = self.turn(Input::Recalled {
+            job: JOB,
+            ticket,
+            cells,
+            more,
+        });
+        effects.into_iter().find_map(|effect| match effect {
+            Effect::Answer { id: 1, answer } => Some(answer),
+            _ => None,
+        })
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let heap = self.state.copies[&JOB].lattice.memory_bytes();
+        heap + self.state.coordinators[&JOB].task_bytes()
+    }
+}
+
+fn cells(tasks: std::ops::Range<TaskIndex>) -> Vec<(TaskIndex, Cell)> {
+    tasks.map(|task| (task, Cell::of(&record(task)))).collect()
+}
+
+#[test]
+fn an_ended_job_costs_no_more_the_more_tasks_it_has() {
+    let mut node = Restarted::new();
+    let before = node.state.copies[&JOB].lattice.memory_bytes();
+    assert!(before >= 8 * TASKS as usize, "{before}");
+    node.until_it_rests();
+    assert!(node.memory_bytes() < 256, "{}", node.memory_bytes());
+}
+
+#[test]
+fn who_asks_waits_until_its_journal_is_read() {
+    let mut node = Restarted::new();
+    for _ in 0..2 {
+        node.until_it_rests();
+        let ticket = node.ask();
+        assert!(node.recalled(ticket, Ok(cells(0..1_000)), true).is_none());
+        let of_another = node.recalled(ticket + 1, Ok(Vec::new()), false);
+        assert!(of_another.is_none(), "of a read that was not asked for");
+        let answer = node.recalled(ticket, Ok(cells(1_000..TASKS)), false);
+        let Some(Ok(Answer::Job(detail))) = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!((detail.head.phase, detail.head.done), (Phase::Done, TASKS));
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_is_an_error_for_who_asks() {
+    let mut node = Restarted::new();
+    node.until_it_rests();
+    let ticket = node.ask();
+    let answer = node.recalled(ticket, Err("a broken disk".into()), false);
+    assert_eq!(
+        answer,
+        Some(Err(QueryError::Storage("a broken disk".into())))
+    );
+    let ticket = node.ask();
+    let answer = node.recalled(ticket, Ok(cells(0..TASKS)), false);
+    assert!(matches!(answer, Some(Ok(Answer::Job(_)))), "{answer:?}");
+}
+
+/// Alone, nobody else can have what the disk has lost.
+#[test]
+fn what_the_disk_has_lost_is_done_again() {
+    let mut node = Restarted::new();
+    node.until_it_rests();
+    let ticket = node.ask();
+    node.recalled(ticket, Ok(cells(1..TASKS)), false);
+    for _ in 0..100 {
+        let head = node.state.core().directory.get(JOB);
+        let head = head.expect("it is known");
+        if head.phase == Phase::Running {
+            assert_eq!(head.done, TASKS - 1);
+            return;
+        }
+        node.at = node.state.next_deadline().unwrap_or(node.at);
+        node.turn(Input::Tick);
+    }
+    panic!("nothing is done again");
+}
+
+#[test]
+fn who_waits_hears_that_the_job_was_removed() {
+    let mut node = Restarted::new();
+    node.until_it_rests();
+    let ticket = node.ask();
+    let query = Query::Remove { job: JOB };
+    let effects = node.turn(Input::Ask { id: 2, query });
+    let is_told = |id: u64| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Answer { id: of, answer } if *of == id => Some(answer.clone()),
+            _ => None,
+        })
+    };
+    assert_eq!(is_told(1), Some(Err(QueryError::NoJob(JOB))));
+    assert_eq!(is_told(2), Some(Ok(Answer::Ok)));
+    let late = node.recalled(ticket, Ok(cells(0..TASKS)), false);
+    assert!(late.is_none() && node.state.copy_of(JOB).is_none());
+}

@@ -1,0 +1,173 @@
+//! Jobs that have ended and rest: only the disk knows their single tasks, until somebody asks.
+
+use crate::{
+    plan::JobPlan,
+    script::{Scenario, Script, tasks},
+    world::World,
+};
+use nodectl_types::{JobId, Phase, Query};
+
+pub const ALL: &[Scenario] = &[
+    ("rest::questions_are_answered", questions_are_answered),
+    ("rest::a_new_replica_gets_all", a_new_replica_gets_all),
+    (
+        "rest::a_replica_that_was_away_has_all",
+        a_replica_that_was_away_has_all,
+    ),
+    ("rest::it_is_taken_over", it_is_taken_over),
+    (
+        "rest::failed_tasks_are_tried_again",
+        failed_tasks_are_tried_again,
+    ),
+    (
+        "rest::records_that_turned_bad_come_from_another_holder",
+        records_that_turned_bad_come_from_another_holder,
+    ),
+];
+
+/// No question of the users' of the simulation has this number.
+const QUESTION: u64 = 1 << 60;
+
+fn rests(world: &World, node: usize, job: JobId) -> bool {
+    let state = world.machines[node].state.as_ref();
+    let copy = state.and_then(|state| state.copy_of(job));
+    copy.is_some_and(|copy| copy.lattice.is_resting())
+}
+
+/// All who have a copy have it on their disks alone.
+fn all_rest(world: &World, job: JobId) -> bool {
+    let holders = world.up().into_iter();
+    let mut holders = holders.filter(|node| world.machines[*node].disk.has_spec(job));
+    holders.all(|node| rests(world, node, job))
+}
+
+fn until_it_rests(script: &mut Script, job: JobId) {
+    script.until(600.0, "all copies rest", |world| all_rest(world, job));
+}
+
+/// A job of 60 tasks that rests on three of four nodes.
+fn resting() -> (Script, JobId) {
+    let mut script = Script::of(4);
+    let job = script.job(JobPlan {
+        files: 50,
+        file_bytes: 1_000,
+        ..tasks(60, 300)
+    });
+    script.until_done(job);
+    until_it_rests(&mut script, job);
+    (script, job)
+}
+
+fn ask(script: &mut Script, job: JobId) {
+    let coordinator = script.coordinator(job);
+    script.world.put(coordinator, QUESTION, Query::Job { job });
+}
+
+fn questions_are_answered() {
+    let (mut script, job) = resting();
+    let coordinator = script.coordinator(job);
+    for _ in 0..2 {
+        ask(&mut script, job);
+        script.until(1.0, "its cells are read", |world| {
+            !rests(world, coordinator, job)
+        });
+        until_it_rests(&mut script, job);
+    }
+    script.settle();
+    script.decay(job);
+}
+
+fn a_new_replica_gets_all() {
+    let (mut script, job) = resting();
+    let (lost, new) = (script.replicas(job)[0], script.others(job)[0]);
+    script.lose(lost);
+    script.until(60.0, "another replica has all", |world| {
+        (0..60).all(|task| world.machines[new].disk.has_done(job, task))
+    });
+    until_it_rests(&mut script, job);
+    script.settle();
+    script.decay(job);
+}
+
+/// It was away while the last tasks ended.
+fn a_replica_that_was_away_has_all() {
+    let mut script = Script::of(3);
+    let job = script.job(tasks(60, 3_000));
+    script.until_told(job, 20);
+    let away = script.replicas(job)[0];
+    script.kill(away);
+    script.until_done(job);
+    script.run(30.0);
+    script.start(away);
+    script.until(60.0, "it has all", |world| {
+        (0..60).all(|task| world.machines[away].disk.has_done(job, task))
+    });
+    until_it_rests(&mut script, job);
+    script.settle();
+    script.decay(job);
+}
+
+/// Nobody reads anything: counts and digests say that nothing differs.
+fn it_is_taken_over() {
+    let (mut script, job) = resting();
+    let replicas = script.replicas(job);
+    script.restart(replicas[1], 0.5);
+    until_it_rests(&mut script, job);
+    let coordinator = script.coordinator(job);
+    script.kill(coordinator);
+    script.until(20.0, "another one coordinates it", |world| {
+        world.coordinator(job).is_some()
+    });
+    let next = script.coordinator(job);
+    assert!(rests(&script.world, next, job), "n{next} has read it");
+    script.run(1.0);
+    script.start(coordinator);
+    script.settle();
+    ask(&mut script, job);
+    script.run(1.0);
+    script.decay(job);
+}
+
+fn failed_tasks_are_tried_again() {
+    let mut script = Script::of(3);
+    let job = script.job(JobPlan {
+        hopeless: Some(1),
+        retries: 1,
+        ..tasks(20, 300)
+    });
+    script.until(300.0, "it has failed", |world| {
+        world.user.jobs[&job].phase == Some(Phase::Failed)
+    });
+    until_it_rests(&mut script, job);
+    let coordinator = script.coordinator(job);
+    script
+        .world
+        .put(coordinator, QUESTION, Query::Retry { job });
+    script.until(10.0, "it goes on", |world| !world.has_ended(job));
+    script.until(60.0, "it has failed again", |world| world.has_ended(job));
+    until_it_rests(&mut script, job);
+    script.settle();
+    script.decay(job);
+}
+
+fn records_that_turned_bad_come_from_another_holder() {
+    let (mut script, job) = resting();
+    let (coordinator, replica) = (script.coordinator(job), script.replicas(job)[0]);
+    for task in 0..8 {
+        let disk = &mut script.world.machines[coordinator].disk;
+        disk.rot(job, task);
+    }
+    ask(&mut script, job);
+    script.until(20.0, "the coordinator has them again", |world| {
+        let disk = &world.machines[coordinator].disk;
+        (0..8).all(|task| disk.has_done(job, task))
+    });
+    until_it_rests(&mut script, job);
+    script.rot(replica, job, &[20, 21]);
+    script.until(20.0, "the replica has them again", |world| {
+        let disk = &world.machines[replica].disk;
+        (20..22).all(|task| disk.has_done(job, task))
+    });
+    script.settle();
+    script.decay(job);
+}
