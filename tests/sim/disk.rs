@@ -162,7 +162,30 @@ impl Disk {
         self.rotten.insert((job, task));
     }
 
-    fn is_rotten(&self, job: JobId, task: TaskIndex) -> bool {
+    /// The same for one record in four; how many.
+    pub fn rot_some(&mut self, salt: u32) -> usize {
+        let tasks = self
+            .journals
+            .iter()
+            .flat_map(|(job, journal)| journal.index.keys().map(|task| (*job, *task)));
+        let is_hit = |(_, task): &(JobId, TaskIndex)| {
+            task.wrapping_add(salt).wrapping_mul(0x9e37_79b1) >> 30 == 0
+        };
+        let hit: Vec<_> = tasks.filter(is_hit).collect();
+        self.rotten.extend(&hit);
+        hit.len()
+    }
+
+    /// The tasks whose records have turned bad, by job.
+    pub fn rotten(&self) -> BTreeMap<JobId, Vec<TaskIndex>> {
+        let mut rotten: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (job, task) in &self.rotten {
+            rotten.entry(*job).or_default().push(*task);
+        }
+        rotten
+    }
+
+    pub fn is_rotten(&self, job: JobId, task: TaskIndex) -> bool {
         self.rotten.contains(&(job, task))
     }
 

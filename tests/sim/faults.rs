@@ -2,11 +2,12 @@
 
 use crate::{
     disk::Damage,
-    plan::{Fault, Moment, Victim},
+    plan::{Fault, Item, Moment, Plan, Victim, ms},
     world::{Event, World},
 };
+use nodectl_logic::Input;
 use nodectl_types::Time;
-use rand::RngExt;
+use rand::{RngExt, rngs::StdRng};
 use std::time::Duration;
 
 /// What ends with a fault that lasts.
@@ -107,8 +108,34 @@ impl World {
                 factor,
                 lasts,
             } => self.starve(victim, factor, lasts),
+            Fault::Rot { victim, salt } => self.rot(victim, salt),
             Fault::Copy { victim, after } => self.copy(victim, after),
             Fault::Upgrade { pause, away } => self.upgrade(pause, away),
+        }
+    }
+
+    /// One record in four of a running node.
+    fn rot(&mut self, victim: Victim, salt: u32) {
+        let node = self.victim(victim);
+        let Some(node) = node.filter(|node| self.machines[*node].state.is_some()) else {
+            return;
+        };
+        let quiet = self.is_quiet();
+        if self.machines[node].disk.rot_some(salt) > 0 {
+            self.branch("a record turns bad");
+            self.tell(|| format!("records on n{node}'s disk turn bad"));
+            self.copies_lost(node, quiet);
+            self.trouble(Some(node));
+        }
+    }
+
+    /// Somebody reads all records that have turned bad.
+    fn find_rotten(&mut self) {
+        for node in 0..self.machines.len() {
+            let (life, rotten) = (self.machines[node].life, self.machines[node].disk.rotten());
+            for (job, tasks) in rotten {
+                self.give(node, life, Input::RecordsLost { job, tasks });
+            }
         }
     }
 
@@ -385,6 +412,7 @@ impl World {
         self.checker.lossy_at = (self.plan.net.loss > 0.0).then_some(self.now);
         self.plan.net.loss = 0.0;
         self.plan.net.duplication = 0.0;
+        self.plan.net.queue = None;
         for node in 0..self.machines.len() {
             let slowness = self.plan.machines.get(node).map_or(1, |plan| plan.slowness);
             let machine = &mut self.machines[node];
@@ -411,6 +439,7 @@ impl World {
                 self.upgrade_node(node, Duration::ZERO);
             }
         }
+        self.find_rotten();
         self.put_all_to_work();
         self.split_for_ever();
         for node in 0..self.machines.len() {
@@ -479,5 +508,29 @@ impl World {
             && self.is_of_one_version()
             && (self.healed || self.obstacles.is_clear())
             && self.now - self.troubled >= crate::check::REPAIR
+    }
+}
+
+impl Plan {
+    /// Queues that overflow, and records that turn bad where nothing else is lost.
+    pub fn draw_limits(&mut self, rng: &mut StdRng) {
+        if rng.random_bool(0.05) {
+            self.net.queue = Some(rng.random_range(16..128));
+        }
+        let loses = |(_, item): &(Duration, Item)| {
+            matches!(
+                item,
+                Item::Fault(Fault::Lose { .. } | Fault::Damage { .. } | Fault::Copy { .. })
+            )
+        };
+        if self.machines.len() > 1 && !self.items.iter().any(loses) && rng.random_bool(0.12) {
+            let evil = rng.random_bool(0.5);
+            let rot = Fault::Rot {
+                victim: self.draw_victim(rng, evil),
+                salt: rng.random(),
+            };
+            let at = ms(rng, 1_000..self.heals_at.as_millis() as u64);
+            self.items.push((at, Item::Fault(rot)));
+        }
     }
 }

@@ -156,11 +156,12 @@ impl World {
         let delay = self.delay();
         let now = self.now;
         let pace = self.plan.net.bytes_per_ms;
+        let most = self.plan.net.queue.unwrap_or(limits::PEER_QUEUE);
         let Some(link) = self.links.get_mut(&key(from, to)) else {
             return;
         };
         let (id, lane) = (link.id, &mut link.lanes[usize::from(from > to)]);
-        if lane.bytes + size > QUEUE_BYTES || lane.queue.len() >= limits::PEER_QUEUE {
+        if lane.bytes + size > QUEUE_BYTES || lane.queue.len() >= most {
             self.branch("a queue overflows");
             self.tell(|| {
                 format!("n{to} does not keep up with n{from}'s messages: connection dropped")

@@ -103,6 +103,12 @@ pub enum Fault {
         damage: Damage,
         away: Duration,
     },
+    /// A part of the records on the disk of a running node turns bad, which is found when they are
+    /// read, or when everything is healed.
+    Rot {
+        victim: Victim,
+        salt: u32,
+    },
     /// The data directory is copied as it is; the copy is started on another machine so much later.
     Copy {
         victim: Victim,
@@ -211,6 +217,8 @@ pub struct NetPlan {
     pub duplication: f64,
     /// Of fetched blobs.
     pub fetch_failures: f64,
+    /// Messages that wait for one peer at most, where it is fewer than usual.
+    pub queue: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -229,7 +237,7 @@ pub struct Plan {
     pub items: Vec<(Duration, Item)>,
 }
 
-fn ms(rng: &mut StdRng, range: std::ops::Range<u64>) -> Duration {
+pub fn ms(rng: &mut StdRng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(rng.random_range(range))
 }
 
@@ -249,6 +257,7 @@ impl Plan {
             loss: 0.0,
             duplication: 0.0,
             fetch_failures: 0.0,
+            queue: None,
         };
         Self {
             seed: 1,
@@ -305,6 +314,7 @@ impl Plan {
             loss,
             duplication,
             fetch_failures,
+            queue: None,
         };
         let storm = Duration::from_secs(if rng.random_bool(0.1) {
             70
@@ -409,6 +419,7 @@ impl Plan {
         self.draw_pools(rng);
         self.draw_graphs(rng);
         self.draw_logs(rng);
+        self.draw_limits(rng);
     }
 
     fn draw_faults(&mut self, rng: &mut StdRng, storm: Duration) {
@@ -429,7 +440,7 @@ impl Plan {
         }
     }
 
-    fn draw_victim(&self, rng: &mut StdRng, evil: bool) -> Victim {
+    pub fn draw_victim(&self, rng: &mut StdRng, evil: bool) -> Victim {
         match rng.random_range(0..4) {
             1 if evil => Victim::Coordinator(rng.random_range(0..3)),
             2 if evil => Victim::Replica(rng.random_range(0..3)),

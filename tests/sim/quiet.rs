@@ -55,11 +55,11 @@ impl World {
         let known: std::collections::BTreeSet<_> = self
             .states()
             .filter_map(|(_, state)| {
-                state
-                    .core()
-                    .directory
-                    .get(job)
-                    .map(|head| (head.epoch, head.phase, head.done))
+                state.core().directory.get(job).map(|head| {
+                    // While it runs, counts are told once a second.
+                    let done = head.phase.is_ended().then_some(head.done);
+                    (head.epoch, head.phase, done)
+                })
             })
             .collect();
         if known.len() > 1 {
@@ -143,6 +143,16 @@ impl World {
         Some(known)
     }
 
+    /// The record turned bad on a disk, and no other that can be reached has one.
+    fn is_rotten(&self, job: JobId, task: TaskIndex) -> bool {
+        let reached = || {
+            let machines = self.machines.iter();
+            machines.filter(|machine| !machine.lost && !machine.beyond)
+        };
+        reached().any(|machine| machine.disk.is_rotten(job, task))
+            && !reached().any(|machine| machine.disk.durable(job, task).is_some())
+    }
+
     /// All holders named in the head hold the same, which is what they say.
     fn check_replicas(&self, job: JobId, findings: &mut Vec<Finding>) {
         let Some(coordinator) = self.coordinator(job) else {
@@ -165,7 +175,8 @@ impl World {
                 findings.push(("a replica has no copy", format!("n{node} of {name}")));
                 continue;
             };
-            let differs = (0..ours.tasks()).find(|task| ours.cell(*task) != theirs.cell(*task));
+            let differs = (0..ours.tasks())
+                .find(|task| ours.cell(*task) != theirs.cell(*task) && !self.is_rotten(job, *task));
             if let Some(task) = differs {
                 let text = format!(
                     "task {task} of {name}: n{coordinator}, its coordinator, has {:?}, n{node} {:?}",
@@ -192,7 +203,9 @@ impl World {
                 let disk = &self.machines[node].disk;
                 let differs = (0..lattice.tasks()).find(|task| {
                     let known = lattice.cell(*task);
-                    known != Cell::Unknown && disk.cell(*job, *task) != known
+                    known != Cell::Unknown
+                        && disk.cell(*job, *task) != known
+                        && !self.is_rotten(*job, *task)
                 });
                 if let Some(task) = differs {
                     let (known, answers) = (lattice.cell(task), disk.cell(*job, task));

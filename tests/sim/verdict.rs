@@ -69,6 +69,7 @@ pub const SOMETIMES: &[&str] = &[
     "the cells of a job that rests are read again",
     "a coordinator's disk is full",
     "a journal is damaged",
+    "a record turns bad",
     "a lost machine held the last copy but one",
     "a stalled coordinator comes back to another's claim",
     "a cut never heals",
