@@ -301,13 +301,18 @@ impl World {
     fn watches(&mut self, job: JobId) -> bool {
         let open = |question: &Question| matches!(question.about, About::Watch(of) if of == job);
         let content = self.user.is_content();
+        // What is told to have failed is to be tried again.
+        let watched = self.user.jobs.get(&job);
+        let goes_on =
+            watched.is_some_and(|job| job.phase == Some(Phase::Failed) && !job.was_retried);
+        let pause = if goes_on { 0.9 } else { 0.98 };
         self.user
             .questions
             .values()
             .filter(|question| open(question))
             .count()
             > 2
-            || (content && self.rng.random_bool(0.98))
+            || (content && self.rng.random_bool(pause))
     }
 
     fn forget_lost_questions(&mut self) {

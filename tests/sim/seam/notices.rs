@@ -173,27 +173,4 @@ impl World {
         };
         self.give(node, life, input);
     }
-
-    /// What is told comes from the journal; what the core knows must be the same.
-    pub(super) fn check_read(&mut self, node: usize, job: JobId, records: &[Arc<TaskRecord>]) {
-        let Some(copy) = self.machines[node]
-            .state
-            .as_ref()
-            .and_then(|state| state.copy_of(job))
-        else {
-            return;
-        };
-        let differs = records
-            .iter()
-            .find(|record| copy.lattice.cell(record.task) != Cell::of(record));
-        if let Some(record) = differs {
-            let (known, told) = (copy.lattice.cell(record.task), Cell::of(record));
-            let job = self.job_name(job);
-            let text = format!(
-                "n{node} knows of {job}'s task {} {known:?}, its journal answers {told:?}",
-                record.task
-            );
-            self.fail("a journal answers what its node does not know", text);
-        }
-    }
 }
