@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `lz4` | blocks of LZ4 |
 //! | `lzf` | filter 32000 |
+//! | `blosc` | filter 32001 |
 //! | `bits` | the inverse of the bitshuffle transposition, with AVX2 where the CPU has it |
 //! | `bitshuffle` | filter 32008: blocks that are decompressed and transposed one by one, while they are in the cache |
 //! | `bytes` | the inverse of the shuffle filter |
@@ -13,6 +14,7 @@
 
 mod bits;
 mod bitshuffle;
+mod blosc;
 mod bytes;
 mod lz4;
 mod lzf;
@@ -26,7 +28,7 @@ pub use pipeline::{ChunkPieces, FilterSpec, Pipeline, Scratch};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error(
-        "the frames are compressed with the HDF5 filter {id}{name}, which nodectl does not know\nhint: bitshuffle, LZ4, zstd, LZF, gzip, shuffle and fletcher32 are read; `h5repack -f GZIP=1 IN OUT` writes gzip",
+        "the frames are compressed with the HDF5 filter {id}{name}, which nodectl does not know\nhint: bitshuffle, LZ4, zstd, Blosc, LZF, gzip, shuffle and fletcher32 are read; `h5repack -f GZIP=1 IN OUT` writes gzip",
         name = name_of(*id)
     )]
     UnknownFilter { id: u16 },
@@ -44,7 +46,6 @@ fn name_of(id: u16) -> String {
         (6, "scaleoffset"),
         (305, "LZO"),
         (307, "bzip2"),
-        (32001, "Blosc"),
         (32003, "Snappy"),
         (32007, "JPEG XR"),
         (32012, "JPEG-LS"),

@@ -3,7 +3,7 @@
 use super::{
     DecodeError,
     bitshuffle::{self, Bitshuffle, BlockCompression},
-    bytes, lz4, lzf,
+    blosc, bytes, lz4, lzf,
 };
 use flate2::{Decompress, FlushDecompress, Status};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,7 @@ enum Step {
     Lzf,
     Lz4,
     Zstd,
+    Blosc,
     Bitshuffle(Bitshuffle),
 }
 
@@ -42,6 +43,8 @@ pub struct Scratch {
 #[derive(Default)]
 pub(super) struct FilterBuffers {
     block: Vec<u8>,
+    /// A block whose bytes or bits are still shuffled.
+    pub(super) turned: Vec<u8>,
     zstd: Zstd,
 }
 
@@ -70,6 +73,7 @@ impl Pipeline {
                 },
                 3 => Step::Fletcher32,
                 32000 => Step::Lzf,
+                32001 => Step::Blosc,
                 32004 => Step::Lz4,
                 32015 => Step::Zstd,
                 32008 => {
@@ -194,6 +198,7 @@ impl Step {
             Self::Deflate => inflate(source, target),
             Self::Lzf => lzf::decode(source, target),
             Self::Lz4 => lz4_blocks(source, target, buffers),
+            Self::Blosc => blosc::decode(source, target, buffers),
             Self::Zstd => buffers.zstd.decode(source, target),
             Self::Bitshuffle(bitshuffle) => bitshuffle.decode(source, target, buffers),
             Self::Shuffle { .. } if source.len() != target.len() => Err(DecodeError::Size {
@@ -225,7 +230,7 @@ impl Step {
 }
 
 /// Filter 1: a zlib stream.
-fn inflate(source: &[u8], target: &mut [u8]) -> Result<(), DecodeError> {
+pub(super) fn inflate(source: &[u8], target: &mut [u8]) -> Result<(), DecodeError> {
     let mut stream = Decompress::new(true);
     let status = stream.decompress(source, target, FlushDecompress::Finish);
     let found = stream.total_out();
