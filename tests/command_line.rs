@@ -1,8 +1,8 @@
 //! The real binary without a cluster: what it shows to other processes, exit codes, errors.
 
 use std::{
-    fs,
-    os::unix::net::UnixListener,
+    fs::{self, Permissions},
+    os::unix::{fs::PermissionsExt, net::UnixListener, process::CommandExt},
     path::Path,
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -200,4 +200,62 @@ fn what_needs_no_node_works_without_one() {
     assert_eq!((code, stdout.contains("_nodectl")), (Some(0), true));
     let (code, stdout, _) = output(nodectl(directory.path()).arg("man"));
     assert_eq!((code, stdout.contains(".TH nodectl")), (Some(0), true));
+}
+
+#[test]
+fn what_was_not_understood_is_answered_with_what_to_type() {
+    let directory = tempfile::tempdir().unwrap();
+    for (arguments, part) in [
+        (&["submit", "job.toml"][..], "hint: `nodectl run JOB.toml`"),
+        (&["job.toml"], "hint: `nodectl run job.toml`"),
+        (&["jobz"], "hint: some similar subcommands exist: 'jobs'"),
+        (&["logs"], "or `last`; `nodectl jobs` lists them"),
+        (
+            &["run", "--each", "a", "b", "--", "wc"],
+            "--each 'logs/*.txt'",
+        ),
+    ] {
+        let (code, _, stderr) = output(nodectl(directory.path()).args(arguments));
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(
+            stderr.contains(part) && !stderr.contains("tip:"),
+            "{arguments:?}: {stderr}"
+        );
+    }
+}
+
+/// Nothing is submitted whose results would have no place.
+#[test]
+fn a_directory_that_cannot_be_written_to_is_told_before_anything_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let others = directory.path().join("others");
+    fs::create_dir(&others).unwrap();
+    fs::write(others.join("job.toml"), "command = [\"true\"]\n").unwrap();
+    fs::set_permissions(&others, Permissions::from_mode(0o555)).unwrap();
+    let data = directory.path().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut run = nodectl(&data);
+    run.current_dir(&others).args(["run", "job.toml"]);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&data, Some(65534), Some(65534)).unwrap();
+        run.uid(65534).gid(65534);
+    }
+    let Ok(ended) = run.output() else {
+        println!(
+            "SKIPPED: another user cannot start {}",
+            env!("CARGO_BIN_EXE_nodectl")
+        );
+        return;
+    };
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("current directory: Permission denied"),
+        "{said}"
+    );
+    assert!(
+        said.contains("--into DIR") && !said.contains("submitted"),
+        "{said}"
+    );
 }

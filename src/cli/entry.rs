@@ -7,8 +7,8 @@ use super::{
     exit::{CliError, Exit},
     files, flags, forget,
     grammar::command,
-    join, membership, metrics, owner, place, plot, predict, psd_run, remove, report, run, secrets,
-    security, solo, top, ui, up, upgrade, welcome,
+    join, membership, metrics, mistyped, owner, place, plot, predict, psd_run, remove, report, run,
+    secrets, security, solo, top, ui, up, upgrade, welcome,
 };
 use clap::FromArgMatches;
 use nodectl_app as app;
@@ -55,7 +55,7 @@ pub fn main() -> ExitCode {
             } else {
                 Exit::Done
             };
-            let _ = error.print();
+            mistyped::tell(error, &given.args);
             return code.into();
         }
     };

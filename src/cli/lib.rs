@@ -14,6 +14,7 @@
 //! | `examples` | examples at the end of the help of commands |
 //! | `exit` | exit codes, errors as people see them |
 //! | `help` | the first page of help: commands in groups |
+//! | `mistyped` | what to type in place of what clap does not understand |
 //! | `flags` | flags as the top layer of the settings |
 //! | `place` | which node a command speaks to |
 //! | `secret` | where the secret comes from |
@@ -72,6 +73,7 @@ mod join;
 mod listing;
 mod membership;
 mod metrics;
+mod mistyped;
 mod output;
 mod owner;
 mod place;

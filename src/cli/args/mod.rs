@@ -61,8 +61,9 @@ const RUN_NOTES: &str = "\
 With no node running here, one inside this process runs the jobs on this machine alone. Progress goes to stderr; results go to \
 results.csv, results.jsonl and a directory for each task. `nodectl init` writes a job file with every key explained.
 
+Examples:
   nodectl run job.toml                                  the jobs of a file
-  nodectl run -- python3 train.py --rate 0.1            one task, whose output is shown
+  nodectl run -- python3 train.py --rate 0.1            one task, and its output
   nodectl run --each 'logs/*.txt' -- grep -c error {}   a task for each file
   seq 100 | nodectl run --each - -- ./simulate {}       a task for each line
   nodectl run --gpus 1 --set 'params.rate=[0.1,0.2]' -- ./fit --rate={rate}";

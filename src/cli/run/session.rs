@@ -16,6 +16,7 @@ use crate::{
 use nodectl_http::Client;
 use nodectl_jobfile::PlannedJob;
 use nodectl_types::{JobDraft, text};
+use rustix::fs::{Access, access};
 use tokio::time::Instant;
 
 pub async fn submit_and_follow(
@@ -33,6 +34,9 @@ pub async fn submit_and_follow(
         .follow
         .timeout
         .and_then(|timeout| Instant::now().checked_add(timeout));
+    if !args.detach && args.follow.into.is_none() && jobs.iter().any(is_named_here) {
+        check_here()?;
+    }
     let submitting = submit::submit(client, jobs, args.follow.into.as_deref(), &key, deadline);
     let Some(submitted) = interrupts.submitting(submitting).await else {
         return Ok(Exit::Interrupted);
@@ -48,6 +52,22 @@ pub async fn submit_and_follow(
         job.flat = args.follow.flat;
     }
     follow_submitted(client, &args, submitted, &plan, interrupts).await
+}
+
+/// Whether the results of a job go into a directory of its name, in the current one.
+fn is_named_here(job: &PlannedJob) -> bool {
+    !job.is_step() && job.into.is_none()
+}
+
+/// Fails before anything is submitted where results have no place.
+fn check_here() -> Result<(), CliError> {
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    access(".", wanted).map_err(|error| {
+        let why = std::io::Error::from(error);
+        CliError::Usage(format!(
+            "results would go into the current directory: {why}\nhint: name another with --into DIR"
+        ))
+    })
 }
 
 /// Submits a job that has no file of its own, and follows it.

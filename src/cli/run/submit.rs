@@ -105,6 +105,13 @@ fn directories(jobs: &[PlannedJob], into: Option<&Path>) -> Result<Vec<Option<Pa
         .flatten()
         .try_for_each(|directory| check_directory(directory))?;
     for delivery in jobs.iter().filter_map(|job| job.delivery.as_ref()) {
+        if delivery.directory.is_file() {
+            return Err(CliError::Usage(format!(
+                "results go into a directory, and {} is a file\nhint: name another place with `output` \
+                 ([output] location in a configuration of integrator's)",
+                delivery.directory.display()
+            )));
+        }
         let failed = |source| CliError::file("making", &delivery.directory, source);
         fs::create_dir_all(&delivery.directory).map_err(failed)?;
     }
