@@ -172,6 +172,21 @@ fn what_a_killed_run_left_waits_until_somebody_asks_for_it() {
 }
 
 #[test]
+fn what_a_killed_run_left_is_cancelled_as_its_hint_says() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let old = CountedJob::new(&cluster, "old", 6, "sleep 0.5", "");
+    let into = cluster.dir.path().join("old.out");
+    let mut run = start(&cluster, &old.file, &into, &[]);
+    wait_until(SOON, "a task was begun", || !old.executions().is_empty());
+    run.kill().expect("our child");
+    run.wait().expect("our child");
+    let cancelled = cluster.run(0, &["cancel", "old"]);
+    assert_eq!(cancelled.status.code(), Some(0), "{}", both(&cancelled));
+    let listed = cluster.json(0, &["jobs", "--json"]);
+    assert_eq!(listed[0]["phase"], "cancelled", "{listed}");
+}
+
+#[test]
 fn a_submission_with_the_same_key_is_the_same_job() {
     let cluster = Cluster::of(2);
     let job = CountedJob::new(&cluster, "squares", 4, "true", "");

@@ -69,6 +69,17 @@ fn without_a_secret_join_makes_one_and_shows_it_once() {
     join.wait_for(kept.trim());
 }
 
+/// Whoever presses Enter in place of pasting the secret learns that this is another cluster.
+#[test]
+fn who_makes_a_secret_beside_another_cluster_is_told() {
+    let cluster = Cluster::of(1);
+    let mut join = join_on_terminal(&cluster, "apart");
+    join.wait_for("The cluster's secret");
+    join.press("\n");
+    join.wait_for("other nodes here have another secret");
+    join.wait_for("nodectl leave");
+}
+
 /// Ctrl-C reaches every process of the terminal; what the node runs must not end by it before the
 /// node says so.
 #[test]
@@ -203,7 +214,7 @@ fn what_is_shown_fits_eighty_columns() {
     let id = id.as_str().expect("an id");
     for expected in [
         format!("submitted a-rather-long-name-of-a… as job {id}: 2 tasks, 2 nodes"),
-        "a-rather-long-name-of-a… [==============================] 2/2 ".into(),
+        "a-rather-long-name-of-a… [==========] 2/2 ".into(),
         format!("a-rather-long-name-of-a-job ({id}) done: 2 of 2 tasks done in"),
     ] {
         let shown = run.iter().filter(|line| line.starts_with(&expected));

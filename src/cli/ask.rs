@@ -32,6 +32,7 @@ const MOST_ENDS: usize = 200_000;
 pub async fn status(client: &Client, args: ListingArgs) -> Result<Exit, CliError> {
     let make = async || {
         let (node, nodes, jobs) = tokio::try_join!(client.node(), client.nodes(), client.jobs())?;
+        let jobs = listing::of_users(jobs);
         Ok(output::choose(args.list).status(&ClusterStatus { node, nodes, jobs }))
     };
     listing::show(&args, make).await?;
@@ -218,13 +219,16 @@ pub async fn cancel(client: &Client, args: CancelArgs) -> Result<Exit, CliError>
         tell!("{noun} {} of job {job} {verb} ended", text::escaped(&tasks));
         return Ok(Exit::Done);
     }
-    let before = client.job(job).await?.line.phase;
+    // Nothing is known of one that an earlier `run` left, which can be cancelled all the same.
+    let before = client.job(job).await.ok().map(|job| job.line.phase);
     // Also where it has ended already: what its coordinator knows may be newer than what was shown.
     client.cancel(job).await?;
     match before {
-        PhaseName::Done => tell!("job {job} was done already: there is nothing to cancel"),
-        PhaseName::Failed => tell!("job {job} had failed already: there is nothing to cancel"),
-        PhaseName::Cancelled => tell!("job {job} was cancelled already"),
+        Some(PhaseName::Done) => tell!("job {job} was done already: there is nothing to cancel"),
+        Some(PhaseName::Failed) => {
+            tell!("job {job} had failed already: there is nothing to cancel")
+        }
+        Some(PhaseName::Cancelled) => tell!("job {job} was cancelled already"),
         _ => tell!("job {job} is cancelled; `nodectl results {job}` has what was done"),
     }
     Ok(Exit::Done)

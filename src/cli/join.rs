@@ -174,8 +174,8 @@ async fn greet(
     };
     print(&describe(&node, this_node(client).await?.as_ref()))?;
     secret::note_place(secret, settings)?;
-    // Whoever has just made the secret knows that nobody else has it.
-    if !shows(&secret.source) {
+    let is_new = shows(&secret.source);
+    if !is_new {
         let company = Company::find(client).await?;
         print(&company.describe())?;
         if !company.refuses_the_secret()
@@ -187,10 +187,18 @@ async fn greet(
             );
         }
     }
-    let shown = shows(&secret.source).then_some(secret.text.as_str());
+    let shown = is_new.then_some(secret.text.as_str());
     print(&next_line(&secret.source, shown, &node.addrs))?;
     if qr {
         membership::invite(client, settings, qr).await?;
+    }
+    // Nobody else has a secret that was just made. Whoever wanted to join others learns it here.
+    if is_new && Company::find(client).await?.refuses_the_secret() {
+        tell!(
+            "warning: other nodes here have another secret: this machine is a cluster of its own\n\
+             hint: to join theirs, `nodectl leave`, then `nodectl join --secret-file FILE` with their secret \
+             (`nodectl secret show` there)"
+        );
     }
     Ok(())
 }

@@ -54,15 +54,26 @@ pub fn jobs(jobs: Vec<JobLine>, args: &JobsArgs) -> Vec<JobLine> {
     } else {
         without_steps(jobs)
     };
+    newest_first(&mut jobs);
     jobs.retain(|job| {
         let is_named = |wanted: &String| job.name.contains(wanted.as_str());
         (!args.open || !job.phase.is_ended())
             && args.name.as_ref().is_none_or(is_named)
             && args.user.as_ref().is_none_or(|user| job.user == *user)
     });
-    jobs.sort_by(|a, b| (b.submitted_ms, &b.id).cmp(&(a.submitted_ms, &a.id)));
     jobs.truncate(args.number.unwrap_or(usize::MAX));
     jobs
+}
+
+/// The jobs that users wrote, newest first.
+pub fn of_users(jobs: Vec<JobLine>) -> Vec<JobLine> {
+    let mut jobs = without_steps(jobs);
+    newest_first(&mut jobs);
+    jobs
+}
+
+fn newest_first(jobs: &mut [JobLine]) {
+    jobs.sort_by(|a, b| (b.submitted_ms, &b.id).cmp(&(a.submitted_ms, &a.id)));
 }
 
 /// The jobs that users wrote: of one that waits for its own steps, while one of these runs, it is

@@ -30,7 +30,7 @@ use std::sync::LazyLock;
 
 pub use cells::short_id;
 pub use columns::{Column, Look, layout};
-pub use failures::{failures_text, indented};
+pub use failures::{failure_text, failures_text, indented};
 pub use json::document;
 pub use model::{ClusterStatus, ComputeRate, FailureGroup, Output, RunSummary};
 pub use progress::{compute_line, progress_line};

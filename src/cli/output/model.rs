@@ -47,6 +47,14 @@ pub struct RunSummary {
     pub compute: Option<ComputeRate>,
 }
 
+impl RunSummary {
+    /// Whether the job is a step on the way to another one: its results are for that, and go into
+    /// no directory.
+    pub fn is_step(&self) -> bool {
+        self.directory.as_os_str().is_empty()
+    }
+}
+
 fn is_none(count: &u32) -> bool {
     *count == 0
 }

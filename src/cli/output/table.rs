@@ -3,7 +3,7 @@
 use super::{
     cells::{ago, cut, short_id, since},
     columns::{Column, Look, layout},
-    failures::indented,
+    failures::{failure_text, indented},
     model::{ClusterStatus, Output, RunSummary},
     progress::progress_line,
     tasks::{self, TaskLine},
@@ -283,7 +283,7 @@ impl Output for Table {
                     .map(|(name, value)| format!("{name}={value}"))
                     .collect();
                 let outcome = match (&result.failure, &result.value) {
-                    (Some(failure), _) => failure.message.clone(),
+                    (Some(failure), _) => failure_text(failure, &result.stderr.tail),
                     (None, Some(value)) => value.to_string(),
                     (None, None) => String::new(),
                 };

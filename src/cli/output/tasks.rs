@@ -1,11 +1,13 @@
 //! The tasks of a job, one a line: where each is, and when and why it ended.
 
 use super::{
-    cells::{ago, cut, short_id, since},
+    cells::{ago, cut, short_id},
     columns::{Column, Look, layout},
 };
+use nodectl_types::units::format_duration;
 use nodectl_wire::api::{TaskResult, TaskRow};
 use serde::Serialize;
+use std::time::Duration;
 
 const NUMBER: Column = Column::kept("TASK");
 /// Where tasks have names.
@@ -69,14 +71,15 @@ pub fn table(look: Look, tasks: &[TaskLine], now_ms: u64, first: bool) -> String
         .iter()
         .map(|task| {
             let end = task.end.as_ref();
-            let took = end.map_or(task.row.running_ms, |end| Some((end.seconds * 1e3) as u64));
+            let running = task.row.running_ms.map(Duration::from_millis);
+            let took = end.map_or(running, |end| Duration::try_from_secs_f64(end.seconds).ok());
             let node = task.node.clone().or_else(|| Some(end?.node.clone()));
             let name = cut(task.row.name.as_deref().unwrap_or_default());
             let state = [
                 task.row.state.word().into(),
                 task.row.failures.to_string(),
                 node.unwrap_or_default(),
-                took.map(|took| since(0, took)).unwrap_or_default(),
+                took.map(format_duration).unwrap_or_default(),
                 end.map(|end| ago(end.ended_ms, now_ms)).unwrap_or_default(),
                 cut(end.and_then(|end| end.why.as_deref()).unwrap_or_default()),
             ];

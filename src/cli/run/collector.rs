@@ -7,14 +7,14 @@
 use super::{earlier::Numbering, fetch, followed::Followed, lines::Lines, throughput::Throughput};
 use crate::{
     exit::CliError,
-    output::{ComputeRate, FailureGroup},
+    output::{ComputeRate, FailureGroup, failure_text},
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_http::Client;
 use nodectl_jobfile::Delivery;
 use nodectl_ports::files::remove_if_there;
-use nodectl_types::{manifest::safe_path, text};
-use nodectl_wire::api::{FailureView, StatusName, TaskResult};
+use nodectl_types::manifest::safe_path;
+use nodectl_wire::api::{StatusName, TaskResult};
 use serde_json::Value as Json;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -28,8 +28,6 @@ const MANY_TASKS: u32 = 10_000;
 const FETCHES_AT_ONCE: usize = 8;
 /// Reasons kept apart; tasks may put anything into a message.
 const MAX_REASONS: usize = 50;
-/// Characters of a line that a failed task said.
-const LINE_CHARS: usize = 200;
 
 pub struct Collector {
     client: Client,
@@ -216,7 +214,7 @@ impl Collector {
                         .insert(failure.message.clone(), traceback.clone());
                 }
                 self.failed
-                    .insert(result.task, reason(failure, &result.stderr.tail));
+                    .insert(result.task, failure_text(failure, &result.stderr.tail));
             }
         }
     }
@@ -290,23 +288,6 @@ pub fn check_directory(directory: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Why a task failed, with the last line that it said, which mostly tells more than its exit
-/// status.
-fn reason(failure: &FailureView, stderr: &str) -> String {
-    let last = stderr
-        .lines()
-        .rev()
-        .map(str::trim)
-        .find(|line| !line.is_empty());
-    let Some(line) = last.filter(|_| failure.traceback.is_none()) else {
-        return failure.message.clone();
-    };
-    let (why, hint) = text::split_hint(&failure.message);
-    let hint = hint.map(|hint| format!("\nhint: {hint}"));
-    let line = text::shortened(line, LINE_CHARS);
-    format!("{why}: {line}{}", hint.unwrap_or_default())
-}
-
 fn group(
     failed: &BTreeMap<u32, String>,
     tracebacks: &BTreeMap<String, String>,
@@ -341,26 +322,4 @@ fn group(
     let mut groups: Vec<_> = groups.into_values().collect();
     groups.sort_by_key(|group| (std::cmp::Reverse(group.tasks), group.example));
     groups
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_is_told_with_the_last_line_that_its_task_said() {
-        let failure = |traceback: Option<&str>| FailureView {
-            kind: nodectl_wire::api::FailureKind::Exit,
-            message: "exit status 1".into(),
-            code: Some(1),
-            traceback: traceback.map(str::to_string),
-        };
-        let said = "Traceback:\nModuleNotFoundError: No module named 'numpy'\n\n";
-        assert_eq!(
-            reason(&failure(None), said),
-            "exit status 1: ModuleNotFoundError: No module named 'numpy'"
-        );
-        assert_eq!(reason(&failure(None), " \n"), "exit status 1");
-        assert_eq!(reason(&failure(Some("it")), said), "exit status 1");
-    }
 }

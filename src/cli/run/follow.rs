@@ -5,7 +5,7 @@ use super::{
     followed::Followed,
     live,
     pages::all_results,
-    progress::ProgressDisplay,
+    progress::{JobProgress, Part, ProgressDisplay},
 };
 use crate::{exit::CliError, output::RunSummary, selection};
 use futures::future::try_join_all;
@@ -27,14 +27,27 @@ pub async fn follow_all(
     jobs: &[Followed],
     progress: &ProgressDisplay,
 ) -> Result<Vec<RunSummary>, CliError> {
-    try_join_all(jobs.iter().map(|job| follow(client, job, progress, true))).await
+    let each = jobs.iter().enumerate().map(|(place, job)| {
+        let shown = progress.job(job, Part::of(jobs, place));
+        follow(client, job, shown, true)
+    });
+    try_join_all(each).await
 }
 
-/// Collects the job's results: with `wait` until it ends, else those there are now.
-pub async fn follow(
+/// Collects the job's results, as far as they are there.
+pub async fn collect(
     client: &Client,
     job: &Followed,
     progress: &ProgressDisplay,
+) -> Result<RunSummary, CliError> {
+    follow(client, job, progress.job(job, Part::Job), false).await
+}
+
+/// Collects the job's results: with `wait` until it ends, else those there are now.
+async fn follow(
+    client: &Client,
+    job: &Followed,
+    shown: JobProgress,
     wait: bool,
 ) -> Result<RunSummary, CliError> {
     let begin = Instant::now();
@@ -47,7 +60,6 @@ pub async fn follow(
     if job.taken.is_all() {
         return Ok(summary(job, None, begin, collector.finish()?));
     }
-    let shown = progress.job(&job.name, job.tasks, job.age);
     let mut cursor = CursorView::default();
     let mut answered = None;
     // What there is now comes at once.

@@ -190,7 +190,7 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
         ..Followed::of(job.line, args.into)
     };
     let progress = progress::ProgressDisplay::lines();
-    let end = follow::follow(client, &followed, &progress, false).await?;
+    let end = follow::collect(client, &followed, &progress).await?;
     summary::tell(std::slice::from_ref(&end));
     Ok(if end.missing_files > 0 {
         Exit::Failed

@@ -1,17 +1,19 @@
 //! The display on stderr: live bars on a terminal (a job's, and a line a node), plain lines
 //! elsewhere.
 
-use crate::output::{ComputeRate, compute_line, progress_line};
+use super::followed::Followed;
+use crate::output::{ComputeRate, Look, compute_line, progress_line};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use nodectl_ports::say;
 use nodectl_types::text;
-use nodectl_wire::api::ProgressView;
+use nodectl_wire::api::{PhaseName, ProgressView};
 use std::{
     fmt,
     io::IsTerminal,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
+use unicode_width::UnicodeWidthStr;
 
 /// The bars that are shown, if there are some.
 static SHOWN: Mutex<Option<MultiProgress>> = Mutex::new(None);
@@ -29,6 +31,10 @@ pub fn tell(words: fmt::Arguments<'_>) {
 const LINE_PERIOD: Duration = Duration::from_secs(3);
 /// Nodes shown below a job; the others are counted.
 const SHOWN_NODES: usize = 12;
+/// A bar is at least and at most so long.
+const BAR_COLUMNS: (usize, usize) = (10, 30);
+/// What counts and words beside a bar mostly take.
+const MESSAGE_COLUMNS: usize = 55;
 
 pub enum ProgressDisplay {
     Bars(MultiProgress),
@@ -62,13 +68,13 @@ impl ProgressDisplay {
         }
     }
 
-    /// The part of the display of a job that was submitted `age` ago.
-    pub fn job(&self, name: &str, tasks: u32, age: Duration) -> JobProgress {
-        let name = text::shortened(name, 24).into_owned();
+    /// The part of the display of a job.
+    pub fn job(&self, job: &Followed, part: Part) -> JobProgress {
+        let name = text::shortened(&job.name, 24).into_owned();
         let kind = match self {
             Self::Bars(all) => LineKind::Bars {
                 all: all.clone(),
-                bar: all.add(job_bar(&name, tasks, age)),
+                bar: all.add(job_bar(&name, job.tasks, job.age)),
                 nodes: Mutex::default(),
             },
             Self::Lines => LineKind::Lines {
@@ -78,6 +84,7 @@ impl ProgressDisplay {
         };
         JobProgress {
             name,
+            part,
             note: Mutex::default(),
             making: Mutex::default(),
             kind,
@@ -93,8 +100,31 @@ impl Drop for ProgressDisplay {
     }
 }
 
+/// What a job is among those that are followed together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Job,
+    /// A job that comes after steps of its own: while it waits for them, they are shown.
+    AfterSteps,
+    /// A step on the way to another job: shown while it runs.
+    Step,
+}
+
+impl Part {
+    /// That of the job at `place`.
+    pub fn of(jobs: &[Followed], place: usize) -> Self {
+        let before = place.checked_sub(1).and_then(|before| jobs.get(before));
+        match jobs.get(place) {
+            Some(job) if job.is_step => Self::Step,
+            _ if before.is_some_and(|before| before.is_step) => Self::AfterSteps,
+            _ => Self::Job,
+        }
+    }
+}
+
 pub struct JobProgress {
     name: String,
+    part: Part,
     /// What the job itself says.
     note: Mutex<String>,
     /// What nodes made for it when they were last asked.
@@ -118,8 +148,11 @@ enum LineKind {
 impl JobProgress {
     /// `compute`: what the job's GPUs did so far.
     pub fn update(&self, progress: &ProgressView, compute: Option<&ComputeRate>) {
+        let is_waiting = progress.phase == PhaseName::Waiting;
         match &self.kind {
             LineKind::Silent => {}
+            LineKind::Lines { .. } if is_waiting && self.part != Part::Job => {}
+            LineKind::Bars { .. } if is_waiting && self.part == Part::Step => {}
             LineKind::Lines { told } => {
                 let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(line) = next_line(&mut told, progress, compute, Instant::now()) {
@@ -133,10 +166,10 @@ impl JobProgress {
                     .fold(progress.done, u32::saturating_add);
                 bar.set_position(u64::from(ended));
                 let note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
-                let words = if note.is_empty() {
-                    message(progress, compute)
-                } else {
-                    note.clone()
+                let words = match (is_waiting, self.part) {
+                    (true, Part::AfterSteps) => String::new(),
+                    _ if note.is_empty() => message(progress, compute),
+                    _ => note.clone(),
                 };
                 bar.set_message(text::one_line(&words).into_owned());
                 drop(note);
@@ -206,10 +239,13 @@ impl JobProgress {
         *self.note.lock().unwrap_or_else(PoisonError::into_inner) = line;
     }
 
-    /// The job is over: its bar stays, its nodes' lines go.
+    /// The job is over: its bar stays, if it is no step; its nodes' lines go.
     pub fn finish(&self) {
         if let LineKind::Bars { bar, nodes, .. } = &self.kind {
-            bar.abandon();
+            match self.part {
+                Part::Step => bar.finish_and_clear(),
+                Part::Job | Part::AfterSteps => bar.abandon(),
+            }
             let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
             nodes.iter().for_each(ProgressBar::finish_and_clear);
         }
@@ -217,22 +253,45 @@ impl JobProgress {
 }
 
 fn job_bar(name: &str, tasks: u32, age: Duration) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {elapsed} {msg}")
-        .expect("a constant template");
+    let columns = Look::of(&std::io::stderr()).width;
+    let bar = bar_columns(columns, name.width());
+    let template = format!("{{prefix}} [{{bar:{bar}}}] {{pos}}/{{len}} {{elapsed}} {{wide_msg}}");
+    let style = ProgressStyle::with_template(&template).expect("a template of known keys");
     ProgressBar::new(u64::from(tasks))
         .with_elapsed(age)
         .with_style(style.progress_chars("=> "))
         .with_prefix(name.to_string())
 }
 
+/// How long a bar is beside its job's name, so that what is said after it fits the terminal mostly.
+/// What does not is cut: a line that goes on in the next one could not be drawn anew.
+fn bar_columns(terminal: Option<usize>, name: usize) -> usize {
+    let room = terminal.map(|columns| columns.saturating_sub(name + MESSAGE_COLUMNS));
+    room.unwrap_or(BAR_COLUMNS.1)
+        .clamp(BAR_COLUMNS.0, BAR_COLUMNS.1)
+}
+
 fn node_bar() -> ProgressBar {
     ProgressBar::new_spinner()
-        .with_style(ProgressStyle::with_template("  {msg}").expect("a constant template"))
+        .with_style(ProgressStyle::with_template("  {wide_msg}").expect("a constant template"))
+}
+
+/// The progress line. What is computed a second says more than how many tasks end.
+fn progress_words(progress: &ProgressView, compute: Option<&ComputeRate>) -> String {
+    let rate = if compute.is_some() {
+        0.0
+    } else {
+        progress.rate
+    };
+    progress_line(&ProgressView {
+        rate,
+        ..progress.clone()
+    })
 }
 
 /// The progress line without its beginning, which the bar shows.
 fn message(progress: &ProgressView, compute: Option<&ComputeRate>) -> String {
-    let line = progress_line(progress);
+    let line = progress_words(progress, compute);
     let rest = line
         .split_once(" done")
         .map_or("", |(_, rest)| rest)
@@ -275,7 +334,7 @@ fn next_line(
     compute: Option<&ComputeRate>,
     now: Instant,
 ) -> Option<String> {
-    let mut line = progress_line(progress);
+    let mut line = progress_words(progress, compute);
     if let Some(compute) = compute {
         line += &format!(", {}", compute_line(compute));
     }
@@ -326,7 +385,38 @@ mod tests {
     fn a_bar_says_what_it_does_not_show() {
         let mut view = ProgressView::from(&progress(Phase::Running, 1, 1));
         assert_eq!(message(&view, None), "1 failed, 2.5/s, ETA 1.6 s");
+        let rate = ComputeRate {
+            items_per_second: 120.0,
+            gpus: 0,
+            software: false,
+            gpu_busy: 0.0,
+        };
+        let said = message(&view, Some(&rate));
+        assert_eq!(said, "1 failed, ETA 1.6 s, 120.0 frames/s", "one rate");
         view.waiting_for = Some("2 more nodes".into());
         assert_eq!(message(&view, None), "waits for 2 more nodes");
+    }
+
+    #[test]
+    fn what_is_said_after_a_bar_fits_the_terminal() {
+        assert_eq!(bar_columns(Some(80), 5), 20);
+        assert_eq!(bar_columns(Some(80), 24), 10);
+        assert_eq!(bar_columns(Some(200), 24), 30);
+        assert_eq!(bar_columns(None, 24), 30);
+    }
+
+    #[test]
+    fn a_step_is_known_and_so_is_the_job_that_it_leads_to() {
+        let job = |name: &str, is_step| Followed {
+            is_step,
+            ..Followed::new("ab".into(), name.into(), 1, "out".into())
+        };
+        let jobs = [
+            job("heat.round-1", true),
+            job("heat", false),
+            job("other", false),
+        ];
+        let parts: Vec<_> = (0..3).map(|place| Part::of(&jobs, place)).collect();
+        assert_eq!(parts, [Part::Step, Part::AfterSteps, Part::Job]);
     }
 }

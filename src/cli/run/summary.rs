@@ -17,10 +17,24 @@ const BEST_CHARS: usize = 160;
 
 /// A remark for people, on stderr.
 pub fn tell(ends: &[RunSummary]) {
-    say::open(format_args!(
-        "{}",
-        ends.iter().map(text).collect::<String>()
-    ));
+    say::open(format_args!("{}", of_all(ends)));
+}
+
+/// Steps on the way to a job are told of where they went wrong; else the job has their rate.
+fn of_all(ends: &[RunSummary]) -> String {
+    let (mut said, mut rate) = (String::new(), None);
+    for end in ends {
+        if end.is_step() && end.phase == PhaseName::Done {
+            rate = end.compute.or(rate);
+            continue;
+        }
+        let compute = end.compute.or(rate.take());
+        said += &text(&RunSummary {
+            compute,
+            ..end.clone()
+        });
+    }
+    said
 }
 
 fn text(end: &RunSummary) -> String {
@@ -36,10 +50,10 @@ fn text(end: &RunSummary) -> String {
         0 => String::new(),
         taken => format!(" ({taken} by earlier runs)"),
     };
-    let results = match end.directory.as_os_str() {
-        // A step's results are for the jobs after it.
-        none if none.is_empty() => String::new(),
-        directory => format!("; results in {}", directory.display()),
+    let results = match end.is_step() {
+        // They are for the jobs after it.
+        true => String::new(),
+        false => format!("; results in {}", end.directory.display()),
     };
     let mut said = format!(
         "{} ({}) {}: {} of {} tasks done{taken}{failed} in {}{results}\n",
@@ -106,7 +120,7 @@ fn lacks_a_file(end: &RunSummary) -> bool {
 pub async fn print_single_tasks(client: &Client, ends: &[RunSummary]) -> Result<(), CliError> {
     for end in ends
         .iter()
-        .filter(|end| end.tasks == 1 && end.phase == PhaseName::Done)
+        .filter(|end| end.tasks == 1 && end.phase == PhaseName::Done && !end.is_step())
     {
         let mut log = client
             .log(&end.job, end.first_in_job, LogRequest::default())
@@ -186,6 +200,51 @@ mod tests {
         1 files could not be fetched; `nodectl results 00000000000000ab --into out` tries again
         "#);
         assert_eq!(exit(&[end]), Exit::Failed);
+    }
+
+    #[test]
+    fn steps_that_went_well_are_their_jobs() {
+        let rate = ComputeRate {
+            items_per_second: 120.0,
+            gpus: 0,
+            software: false,
+            gpu_busy: 0.0,
+        };
+        let end = |name: &str, directory: &str, compute| RunSummary {
+            job: "00000000000000ab".into(),
+            name: name.into(),
+            phase: PhaseName::Done,
+            reason: None,
+            best: None,
+            tasks: 1,
+            done: 1,
+            failed: 0,
+            stopped: 0,
+            taken_over: 0,
+            first_in_job: 0,
+            wall_seconds: 2.5,
+            directory: directory.into(),
+            failures: Vec::new(),
+            missing_files: 0,
+            compute,
+        };
+        let step = end("lab6.frames", "", Some(rate));
+        let mut ends = [
+            step,
+            end("lab6", "out/lab6", None),
+            end("other", "out/other", None),
+        ];
+        insta::assert_snapshot!(of_all(&ends), @r"
+        lab6 (00000000000000ab) done: 1 of 1 tasks done in 2.5 s; results in out/lab6
+          120.0 frames/s
+        other (00000000000000ab) done: 1 of 1 tasks done in 2.5 s; results in out/other
+        ");
+        ends[0].phase = PhaseName::Failed;
+        let said = of_all(&ends);
+        assert!(
+            said.starts_with("lab6.frames (00000000000000ab) failed"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     args::ListArgs,
+    output::RunSummary,
     testing::{self, FakeNode, progress, record},
 };
 use nodectl_http::socket_path;
@@ -71,6 +72,12 @@ fn pages(
     }
 }
 
+async fn follow_one(client: &Client, job: &Followed) -> Result<RunSummary, CliError> {
+    let jobs = std::slice::from_ref(job);
+    let ends = follow::follow_all(client, jobs, &ProgressDisplay::Silent).await;
+    ends.map(|mut ends| ends.remove(0))
+}
+
 type Progress_ = nodectl_types::query::Progress;
 
 #[tokio::test]
@@ -101,9 +108,7 @@ async fn what_is_delivered_stays_in_its_directory() {
         delivery,
         ..followed(node.directory.path())
     };
-    follow::follow(&node.client, &job, &ProgressDisplay::Silent, true)
-        .await
-        .unwrap();
+    follow_one(&node.client, &job).await.unwrap();
     assert_eq!(
         files(&job.directory.join("1")),
         ["a.txt"],
@@ -145,9 +150,7 @@ async fn results_logs_and_outputs_land_in_the_directory() {
         .insert(BlobHash::of(b"#!/bin/sh\n"), b"#!/bin/sh\n".to_vec());
 
     let job = followed(node.directory.path());
-    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true)
-        .await
-        .unwrap();
+    let end = follow_one(&node.client, &job).await.unwrap();
     assert_eq!(
         (end.phase, end.done, end.failed, end.missing_files),
         (PhaseName::Failed, 1, 1, 2)
@@ -217,7 +220,7 @@ async fn the_best_task_of_a_sweep_is_told() {
     })
     .await;
     let job = followed(node.directory.path());
-    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await;
+    let end = follow_one(&node.client, &job).await;
     assert_eq!(
         end.unwrap().best.as_deref(),
         Some("task 1 (x=11): loss 0.25")
@@ -244,7 +247,7 @@ async fn files_of_all_tasks_lie_side_by_side_where_that_is_wanted() {
         ..followed(node.directory.path())
     };
     for _ in 0..2 {
-        let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await;
+        let end = follow_one(&node.client, &job).await;
         assert_eq!(end.unwrap().missing_files, 0);
         let expected = [
             "0-deep-a.txt",
@@ -270,9 +273,7 @@ async fn a_task_that_comes_again_counts_once_and_a_retried_one_as_its_last() {
     ];
     let node = FakeNode::start(pages(told, progress(Phase::Done, 2, 0))).await;
     let job = followed(node.directory.path());
-    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true)
-        .await
-        .unwrap();
+    let end = follow_one(&node.client, &job).await.unwrap();
     assert!(end.failures.is_empty());
     let statuses: Vec<_> = read(job.directory.join("results.jsonl"))
         .lines()
@@ -307,9 +308,7 @@ async fn a_job_without_a_coordinator_is_asked_about_again() {
     })
     .await;
     let job = followed(node.directory.path());
-    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true)
-        .await
-        .unwrap();
+    let end = follow_one(&node.client, &job).await.unwrap();
     assert_eq!(end.phase, PhaseName::Done);
 }
 
@@ -318,9 +317,7 @@ async fn a_node_that_goes_away_ends_the_following_as_unreachable() {
     let directory = tempfile::tempdir().unwrap();
     let client = Client::new(socket_path(directory.path()));
     let job = followed(directory.path());
-    let error = follow::follow(&client, &job, &ProgressDisplay::Silent, true)
-        .await
-        .unwrap_err();
+    let error = follow_one(&client, &job).await.unwrap_err();
     assert_eq!(error.exit(), Exit::Unreachable);
 }
 

@@ -1,6 +1,7 @@
 //! What `top` shows, as the node told it, and asking for it. Knows nothing of screens but what each
 //! of them needs.
 
+use crate::listing;
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_http::{Client, ClientError, client::LogRequest};
 use nodectl_ports::wall_ms;
@@ -110,7 +111,7 @@ impl TopAsker {
 
     async fn ask(&mut self) -> Result<(), ClientError> {
         self.picture.nodes = self.client.nodes().await?;
-        self.picture.jobs = self.client.jobs().await?;
+        self.picture.jobs = listing::of_users(self.client.jobs().await?);
         match self.wanted.clone() {
             TopWanted::Nothing => {}
             TopWanted::Loads => self.picture.loads = self.loads().await,
