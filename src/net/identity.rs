@@ -30,7 +30,7 @@ const FILE_BYTES: usize = 8 + 32 + 64;
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     #[error(
-        "cannot {doing} the identity file {path}: {source}\nhint: check that the data directory is yours and writable"
+        "cannot {doing} the identity file {path}: {source}\nhint: the data directory must be writable by this user and not full; --data-dir names another"
     )]
     Io {
         doing: &'static str,

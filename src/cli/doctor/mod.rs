@@ -104,13 +104,12 @@ pub fn show(doctor: &Doctor, json: bool) -> Result<Exit, CliError> {
 
 /// What can be said of the network while no node uses it.
 fn without_node(settings: &Settings, error: &ClientError) -> Doctor {
-    let why = error.to_string();
-    let why = why.lines().next().unwrap_or_default();
-    let mut findings = vec![Finding::warning(
-        "node",
-        why,
-        "`nodectl join` starts a node; `nodectl run` works without",
-    )];
+    let error_text = error.to_string();
+    let (why, own) = text::split_hint(&error_text);
+    let hint = own
+        .filter(|_| error.is_forbidden_socket())
+        .unwrap_or("`nodectl join` starts a node; `nodectl run` works without");
+    let mut findings = vec![Finding::warning("node", why, hint)];
     findings.push(interfaces());
     findings.push(tcp_port(settings.network.port));
     if settings.network.beacon_port != 0 {

@@ -108,8 +108,14 @@ pub async fn connect(settings: &Settings, may_start: bool) -> Result<(Client, St
             Ok(node) if !node.solo => return Ok((client, Stay::default())),
             Ok(_) if !may_start => return Err(nothing_to_detach_from()),
             Ok(_) => guest_of(settings, &client).await?,
-            Err(ClientError::Unreachable { .. }) if may_start => {
-                started(settings, is_patient).await?
+            Err(error @ ClientError::Unreachable { .. }) if may_start => {
+                let found = started(settings, is_patient).await?;
+                if found.is_some() && error.is_forbidden_socket() {
+                    tell!(
+                        "only this machine's own node, inside this command, does the work: {error}"
+                    );
+                }
+                found
             }
             // The node ends: it was another command's, which is done.
             Err(ClientError::Lost { .. }) if is_patient => None,

@@ -15,7 +15,8 @@ fn unreachable(socket: &Path, source: &io::Error) -> String {
         ),
         io::ErrorKind::PermissionDenied => format!(
             "this user may not use the node at {socket}\n\
-             hint: its owner lets a group in with api.group; a node of your own needs another --data-dir"
+             hint: its owner lets a group in (api.group; the service's is nodectl: `usermod -aG nodectl USER`); \
+             a node of your own needs another --data-dir"
         ),
         _ => format!(
             "the node at {socket} does not answer: {source}\n\
@@ -48,6 +49,11 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// There is a node, which this user may not ask.
+    pub fn is_forbidden_socket(&self) -> bool {
+        matches!(self, Self::Unreachable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+
     /// The cluster could not be asked at all, as opposed to having refused.
     pub fn is_unreachable(&self) -> bool {
         match self {

@@ -121,7 +121,13 @@ fn check_columns(columns: &[String]) -> Result<(), String> {
             return Err(format!("column {} has no name", index + 1));
         }
         if !template::is_name(column) {
-            let rule = "letters, digits, `_`, `-` and `.` can";
+            // As spreadsheets write in countries whose decimals have a comma.
+            let rule = match column.contains([';', '\t', ',']) {
+                true => {
+                    "cells of a .csv file are separated by commas, those of a .tsv file by tabs"
+                }
+                false => "letters, digits, `_`, `-` and `.` can",
+            };
             return Err(format!(
                 "`{}` cannot name a parameter: {rule}",
                 shown(column)
@@ -286,6 +292,21 @@ mod tests {
             .map(ToString::to_string)
             .collect::<Vec<_>>()
             .join(" ")
+    }
+
+    #[test]
+    fn other_separators_are_known() {
+        for (name, text) in [
+            ("a.csv", "a;b\n1;2\n"),
+            ("a.csv", "a\tb\n1\t2\n"),
+            ("a.tsv", "a,b\n1,2\n"),
+        ] {
+            let error = read_text(name, text).unwrap_err();
+            assert!(
+                error.contains("cells of a .csv file are separated by commas"),
+                "{error}"
+            );
+        }
     }
 
     #[test]
