@@ -202,7 +202,7 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("3 of 5 tasks done, 2 failed"), "{output}");
     assert!(
-        output.contains("the HDF5 filter 32001 (Blosc), which nodectl does not know"),
+        output.contains("the HDF5 filter 307 (bzip2), which nodectl does not know"),
         "{output}"
     );
     assert!(output.contains("the file is cut short"), "{output}");
@@ -656,7 +656,7 @@ fn each_fault_is_told(cluster: &Cluster, dir: &Path, datasets: &[String]) {
         assert_eq!(output.matches(counted).count(), times, "{output}");
         for told in [
             "bytes after decompression, not 6660",
-            "the HDF5 filter 32001 (Blosc), which nodectl does not know",
+            "the HDF5 filter 307 (bzip2), which nodectl does not know",
             "the file is cut short",
             "nowhere.h5, which cannot be opened",
             "lima_0000.h5, which cannot be opened",

@@ -31,6 +31,18 @@ pub(super) const KEYS: [&str; 25] = [
     "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile", "chi_discontinuity_at_0",
 ];
 
+/// How the units of pyFAI's begin that there are none of here.
+const OTHER_UNITS: [&str; 9] = [
+    "qip",
+    "qoop",
+    "qtot",
+    "qx",
+    "qy",
+    "qz",
+    "chigi",
+    "exit_angle",
+    "scattering_angle",
+];
 /// Bins where nobody says how many.
 pub(super) const DEFAULT_POINTS: u32 = 1000;
 /// The largest `.poni` file.
@@ -115,8 +127,7 @@ fn of_keys(
 ) -> Result<(IntegrationSettings, Pictures), Fault> {
     let base = &fields.context.base;
     let mut pictures = detector(&mut geometry, base, origin, fields.string("detector")?)?;
-    let unit =
-        named(fields, "unit", Unit::from_name, &Unit::ALL.map(Unit::name))?.unwrap_or_default();
+    let unit = unit(fields)?.unwrap_or_default();
     let points = fields
         .u32("points", 1)?
         .map_or(DEFAULT_POINTS, |points| points.value);
@@ -345,6 +356,19 @@ pub(super) fn error_model(name: &str) -> Option<ErrorModel> {
         "hybrid" => Some(ErrorModel::Hybrid),
         "variance" => Some(ErrorModel::Variance),
         _ => None,
+    }
+}
+
+fn unit(fields: &Fields<'_, '_>) -> Result<Option<Unit>, Fault> {
+    let found = named(fields, "unit", Unit::from_name, &Unit::ALL.map(Unit::name));
+    let given = fields.string("unit")?.map(|text| text.value);
+    let is_other = |text: &String| OTHER_UNITS.iter().any(|start| text.starts_with(start));
+    match (found, given.filter(is_other)) {
+        (Err(fault), Some(_)) => Err(fault.hint(
+            "pyFAI's units along one axis of the detector or the sample, as for fibres and grazing incidence, \
+             are not there: the guide's page on limits says why",
+        )),
+        (found, _) => found,
     }
 }
 

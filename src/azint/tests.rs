@@ -254,6 +254,13 @@ fn mistakes_are_shown_at_their_place() {
     let with = |more: &str| told(&format!("poni = \"geometry.poni\"\n{more}"));
     assert!(told("").contains("the job has no `poni`"));
     assert!(with("unit = \"q_furlong\"").contains("there is no `unit` called `q_furlong`"));
+    for unit in ["qip_nm^-1", "qx_nm^-1", "exit_angle_horz_deg"] {
+        let told = with(&format!("unit = \"{unit}\""));
+        assert!(
+            told.contains("the guide's page on limits") && !told.contains("did you mean"),
+            "{told}"
+        );
+    }
     assert!(with("spliting = \"no\"").contains("did you mean `splitting`?"));
     assert!(
         with("polarization_factor = 2").contains("polarization_factor is 2"),
