@@ -214,6 +214,10 @@ fn what_was_not_understood_is_answered_with_what_to_type() {
             &["run", "--each", "a", "b", "--", "wc"],
             "--each 'logs/*.txt'",
         ),
+        (
+            &["run", "--memory", "10", "--", "true"],
+            "hint: give a unit, e.g. \"4 GiB\"",
+        ),
     ] {
         let (code, _, stderr) = output(nodectl(directory.path()).args(arguments));
         assert_eq!(code, Some(2), "{stderr}");

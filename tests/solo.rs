@@ -187,6 +187,26 @@ fn what_a_killed_run_left_is_cancelled_as_its_hint_says() {
 }
 
 #[test]
+fn what_ran_without_a_node_is_extended_without_one() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let job = CountedJob::new(&cluster, "first", 3, "true", "");
+    let dir = cluster.dir.path();
+    let first = start(&cluster, &job.file, &dir.join("first.out"), &[]).wait();
+    assert!(first.expect("our child").success());
+    std::fs::write(dir.join("more.csv"), "i\n7\n8\n").expect("writable");
+    let more = dir.join("more.csv");
+    let into = dir.join("more.out");
+    let [more, into] = [&more, &into].map(|path| path.to_str().expect("UTF-8"));
+    let extended = cluster.run(0, &["run", "--extend", "first", more, "--into", into]);
+    assert_eq!(extended.status.code(), Some(0), "{}", both(&extended));
+    assert!(
+        both(&extended).contains("2 of 2 tasks done"),
+        "{}",
+        both(&extended)
+    );
+}
+
+#[test]
 fn a_submission_with_the_same_key_is_the_same_job() {
     let cluster = Cluster::of(2);
     let job = CountedJob::new(&cluster, "squares", 4, "true", "");

@@ -92,18 +92,27 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
     };
     match error.kind() {
         ErrorKind::InvalidSubcommand => instead_of(&of(ContextKind::InvalidSubcommand)?),
-        ErrorKind::MissingRequiredArgument if of(ContextKind::InvalidArg)?.contains("<JOB>") => {
-            Some(
-                "JOB is an id, the beginning of one, a name, or `last`; `nodectl jobs` lists them"
-                    .into(),
-            )
-        }
+        ErrorKind::MissingRequiredArgument => missing(&of(ContextKind::InvalidArg)?),
         ErrorKind::ArgumentConflict if args.iter().any(|arg| arg == "--each") => Some(
             "a pattern needs quotes, or the shell puts the files in its place: --each 'logs/*.txt'"
                 .into(),
         ),
         _ => None,
     }
+}
+
+/// What the arguments are that were not given.
+fn missing(names: &str) -> Option<String> {
+    let what = match names {
+        jobs if jobs.contains("<JOB>") => {
+            "JOB is an id, the beginning of one, a name, or `last`; `nodectl jobs` lists them"
+        }
+        files if files.contains("<JOB_FILE>") => {
+            "`nodectl init` writes a job file that runs as it is; `nodectl run -- COMMAND` needs none"
+        }
+        _ => return None,
+    };
+    Some(what.into())
 }
 
 /// What to type instead of the command `word`.
@@ -137,6 +146,7 @@ mod tests {
             ("nodectl LIST", "`nodectl jobs`"),
             ("nodectl stop", "`nodectl leave`"),
             ("nodectl logs", "`last`"),
+            ("nodectl run", "`nodectl init`"),
             ("nodectl run --each a.txt b.txt -- wc {}", "'logs/*.txt'"),
         ] {
             let said = hint_for(line);

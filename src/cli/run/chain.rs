@@ -14,7 +14,7 @@ use crate::{
     args::{ResultsArgs, RunArgs},
     exit::{CliError, Exit},
     output::RunSummary,
-    place,
+    solo,
 };
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
@@ -26,7 +26,14 @@ use std::{path::Path, time::Instant};
 /// `run --extend`: submits the parameter sets of a file as one more job of the same work, and
 /// follows it.
 pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Result<Exit, CliError> {
-    let client = Client::new(place::socket(settings));
+    // What an earlier `run` without a node did is extended without one, too.
+    let (client, stay) = solo::connect(settings, !args.detach).await?;
+    let ended = extend_at(&client, extended, args).await;
+    stay.end().await;
+    ended
+}
+
+async fn extend_at(client: &Client, extended: &str, args: &RunArgs) -> Result<Exit, CliError> {
     let base = client.job(extended).await?.line;
     let spec = client.spec(&base.id).await?;
     let params = more_params(args.job_file(), &spec).map_err(CliError::Usage)?;
@@ -41,7 +48,7 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
     };
     // These are given, whatever the job before drew from.
     job.work.adaptive = false;
-    follow_new(&client, args, base.name, job).await
+    follow_new(client, args, base.name, job).await
 }
 
 /// The rows of a file, with the columns in the order of the job's parameters.

@@ -72,7 +72,7 @@ fn text(end: &RunSummary) -> String {
     said += &end
         .reason
         .as_deref()
-        .map(|reason| indented(reason, "  "))
+        .map(|reason| indented(once(reason), "  "))
         .unwrap_or_default();
     if let Some(best) = &end.best {
         said += &format!("  best: {}\n", text::shortened(best, BEST_CHARS));
@@ -107,6 +107,14 @@ fn text(end: &RunSummary) -> String {
         );
     }
     said
+}
+
+/// A reason without the lines that its first one ends with.
+fn once(reason: &str) -> &str {
+    match reason.split_once('\n') {
+        Some((first, more)) if first.ends_with(more.trim_end()) => first,
+        _ => reason,
+    }
 }
 
 /// Whether Python did not find a file.
@@ -245,6 +253,14 @@ mod tests {
             said.starts_with("lab6.frames (00000000000000ab) failed"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        let twice = "no worker could start: it has no class G\nit has no class G\n";
+        assert_eq!(once(twice), "no worker could start: it has no class G");
+        let long = "no worker could start: ValueError\nTraceback\nValueError";
+        assert_eq!(once(long), long);
     }
 
     #[test]

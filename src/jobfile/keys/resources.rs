@@ -1,12 +1,15 @@
 //! `[resources]`: what one task needs while it runs.
 
 use crate::{Fault, Fields, natural_number, type_name};
-use nodectl_types::{Resources, template};
+use nodectl_types::{Resources, template, units::format_bytes};
 use std::ops::Range;
 use toml::{Spanned, de::DeValue};
 
 /// More than any machine has; keeps thousandths within 32 bits.
 const MAX_AMOUNT: f64 = 1e6;
+
+/// Whoever asks for less memory, in bytes, has forgotten a unit.
+const LEAST_MEMORY: u64 = 1 << 20;
 
 /// Names that would be taken for a user's own resource, and what was meant.
 const MISTAKES: [(&str, &str); 7] = [
@@ -34,7 +37,7 @@ pub fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resources, Faul
         match name {
             "cpus" => resources.cpu_milli = milli(name, value)?,
             "gpus" => resources.gpu_milli = gpu_milli(value)?,
-            "memory" => resources.memory_bytes = table.bytes(name)?.map_or(0, |size| size.value),
+            "memory" => resources.memory_bytes = memory(&table)?,
             _ => {
                 check_not_mistaken(name, key.span())?;
                 if !template::is_name(name) {
@@ -53,6 +56,21 @@ pub fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resources, Faul
         }
     }
     Ok(resources)
+}
+
+/// Bytes; 0 where nothing is asked for.
+fn memory(table: &Fields<'_, '_>) -> Result<u64, Fault> {
+    let Some(size) = table.bytes("memory")? else {
+        return Ok(0);
+    };
+    if (1..LEAST_MEMORY).contains(&size.value) {
+        let problem = format!(
+            "`memory` is {}, and no program fits into that",
+            format_bytes(size.value)
+        );
+        return Err(Fault::new(size.span, problem).hint("give a unit, e.g. \"4 GiB\""));
+    }
+    Ok(size.value)
 }
 
 fn check_not_mistaken(name: &str, span: Range<usize>) -> Result<(), Fault> {
