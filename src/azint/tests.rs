@@ -245,6 +245,21 @@ fn files_behind_a_dataset_travel_with_it_unless_all_nodes_see_them() {
 }
 
 #[test]
+fn units_that_there_are_none_of_are_named_as_such() {
+    let lab = lab();
+    for unit in ["qip_nm^-1", "qx_nm^-1", "exit_angle_horz_deg"] {
+        let text = format!(
+            "kind = \"integrate\"\ndatasets = \"scans/a.h5\"\nponi = \"geometry.poni\"\nunit = \"{unit}\"\n"
+        );
+        let told = parsed(lab.path(), &text).unwrap_err();
+        assert!(
+            told.contains("the guide's page on limits") && !told.contains("did you mean"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
 fn mistakes_are_shown_at_their_place() {
     let lab = lab();
     let told = |more: &str| {
@@ -254,13 +269,6 @@ fn mistakes_are_shown_at_their_place() {
     let with = |more: &str| told(&format!("poni = \"geometry.poni\"\n{more}"));
     assert!(told("").contains("the job has no `poni`"));
     assert!(with("unit = \"q_furlong\"").contains("there is no `unit` called `q_furlong`"));
-    for unit in ["qip_nm^-1", "qx_nm^-1", "exit_angle_horz_deg"] {
-        let told = with(&format!("unit = \"{unit}\""));
-        assert!(
-            told.contains("the guide's page on limits") && !told.contains("did you mean"),
-            "{told}"
-        );
-    }
     assert!(with("spliting = \"no\"").contains("did you mean `splitting`?"));
     assert!(
         with("polarization_factor = 2").contains("polarization_factor is 2"),
