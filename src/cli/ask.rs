@@ -35,7 +35,7 @@ pub async fn status(client: &Client, args: ListingArgs) -> Result<Exit, CliError
         let jobs = listing::of_users(jobs);
         Ok(output::choose(args.list).status(&ClusterStatus { node, nodes, jobs }))
     };
-    listing::show(&args, make).await?;
+    listing::show(args.watch, make).await?;
     Ok(Exit::Done)
 }
 
@@ -48,7 +48,7 @@ pub async fn nodes(client: &Client, args: ListingArgs) -> Result<Exit, CliError>
         }
         Ok(table + &membership::notes(&client.membership().await?))
     };
-    listing::show(&args, make).await?;
+    listing::show(args.watch, make).await?;
     Ok(Exit::Done)
 }
 
@@ -57,7 +57,7 @@ pub async fn jobs(client: &Client, args: JobsArgs) -> Result<Exit, CliError> {
         let jobs = listing::jobs(client.jobs().await?, &args);
         Ok(output::choose(args.listing.list).jobs(&jobs, wall_ms()))
     };
-    listing::show(&args.listing, make).await?;
+    listing::show(args.listing.watch, make).await?;
     Ok(Exit::Done)
 }
 
@@ -76,21 +76,52 @@ async fn list_devices(client: &Client, args: DevicesArgs) -> Result<Exit, CliErr
     if args.measure {
         client.measure_devices().await?;
     }
-    print(&output::choose(args.list).devices(&client.devices().await?))?;
+    let output = output::choose(args.listing.list);
+    let make = async || Ok(output.devices(&client.devices().await?));
+    listing::show(args.listing.watch, make).await?;
     Ok(Exit::Done)
 }
 
 pub async fn job(client: &Client, args: JobArgs) -> Result<Exit, CliError> {
+    let list = args.listing.list;
     if let Some(states) = args.tasks {
-        return tasks(client, &args, states).await;
+        let make = async |page: &mut dyn FnMut(String) -> Result<(), CliError>| {
+            tasks(client, &args, states, page).await
+        };
+        return pages(args.listing.watch, make).await;
     }
-    let mut job = client.job(&args.name.job).await?;
-    if !args.list.json {
-        let names = names(client).await;
-        let name = |id: String| names.get(&id).cloned().unwrap_or(id);
-        job.line.coordinator = job.line.coordinator.map(name);
+    let make = async || {
+        let mut job = client.job(&args.name.job).await?;
+        if !list.json {
+            let names = names(client).await;
+            let name = |id: String| names.get(&id).cloned().unwrap_or(id);
+            job.line.coordinator = job.line.coordinator.map(name);
+        }
+        Ok(output::choose(list).job(&job, wall_ms()))
+    };
+    listing::show(args.listing.watch, make).await?;
+    Ok(Exit::Done)
+}
+
+/// Prints what comes page by page: as it comes, or put together where it is watched.
+async fn pages(
+    watch: Option<f64>,
+    mut make: impl AsyncFnMut(&mut dyn FnMut(String) -> Result<(), CliError>) -> Result<(), CliError>,
+) -> Result<Exit, CliError> {
+    if watch.is_none() {
+        make(&mut |page| print(&page)).await?;
+        return Ok(Exit::Done);
     }
-    print(&output::choose(args.list).job(&job, wall_ms()))?;
+    let whole = async || {
+        let mut text = String::new();
+        make(&mut |page| {
+            text += &page;
+            Ok(())
+        })
+        .await?;
+        Ok(text)
+    };
+    listing::show(watch, whole).await?;
     Ok(Exit::Done)
 }
 
@@ -101,8 +132,13 @@ async fn names(client: &Client) -> BTreeMap<String, String> {
 }
 
 /// A job's tasks, page by page.
-async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Exit, CliError> {
-    let output = output::choose(args.list);
+async fn tasks(
+    client: &Client,
+    args: &JobArgs,
+    states: TaskStates,
+    tell: &mut dyn FnMut(String) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let output = output::choose(args.listing.list);
     let state = match states {
         TaskStates::All => None,
         TaskStates::Pending => Some(StateName::Pending),
@@ -112,7 +148,7 @@ async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Ex
         TaskStates::Cancelled => Some(StateName::Cancelled),
     };
     // Ids and nothing else need neither.
-    let (names, mut ends) = match args.list {
+    let (names, mut ends) = match args.listing.list {
         ListArgs { quiet: true, .. } => (BTreeMap::new(), BTreeMap::new()),
         ListArgs { .. } => (names(client).await, ends(client, &args.name.job).await),
     };
@@ -132,11 +168,11 @@ async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Ex
         };
         let lines: Vec<_> = page.tasks.into_iter().map(line).collect();
         if offset == 0 || count > 0 {
-            print(&output.tasks(&lines, wall_ms(), offset == 0))?;
+            tell(output.tasks(&lines, wall_ms(), offset == 0))?;
         }
         offset += count;
         if count == 0 || offset >= page.total {
-            return Ok(Exit::Done);
+            return Ok(());
         }
     }
 }
@@ -162,29 +198,40 @@ async fn ends(client: &Client, job: &str) -> BTreeMap<u32, TaskEnd> {
 
 /// The results so far, page by page as they are read; does not wait for more.
 pub async fn results(client: &Client, args: ResultsArgs) -> Result<Exit, CliError> {
-    let output = output::choose(args.list);
+    let make = async |page: &mut dyn FnMut(String) -> Result<(), CliError>| {
+        tell_results(client, &args, page).await
+    };
+    pages(args.listing.watch, make).await
+}
+
+/// A job's results, page by page, or those that are wanted of them.
+async fn tell_results(
+    client: &Client,
+    args: &ResultsArgs,
+    tell: &mut dyn FnMut(String) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let output = output::choose(args.listing.list);
     let selects = args.sort.is_some() || args.best || args.number.is_some();
     if args.all || args.csv || selects {
         let job = client.job(&args.name.job).await?;
         let results = run::all_results(client, &args.name.job, args.all).await?;
-        let results = select(results, &args, job.work.sweep.as_ref()).map_err(CliError::Usage)?;
+        let results = select(results, args, job.work.sweep.as_ref()).map_err(CliError::Usage)?;
         let text = if args.csv {
             run::csv(&results)
         } else {
             output.results(&results, true)
         };
-        print(&text)?;
-        return Ok(Exit::Done);
+        return tell(text);
     }
     let mut cursor = CursorView::default();
     let mut first = true;
     loop {
         let page = client.results(&args.name.job, cursor, 0).await?;
         if first || !page.results.is_empty() {
-            print(&output.results(&page.results, first))?;
+            tell(output.results(&page.results, first))?;
         }
         if page.results.is_empty() {
-            return Ok(Exit::Done);
+            return Ok(());
         }
         (cursor, first) = (page.cursor, false);
     }

@@ -2,17 +2,20 @@
 
 use super::{
     args::EventsArgs,
-    exit::{CliError, Exit, print},
+    exit::{CliError, Exit},
+    listing,
     output::{self, table},
 };
 use nodectl_http::Client;
 
 pub async fn events(client: &Client, args: EventsArgs) -> Result<Exit, CliError> {
-    let events = client.cluster_events(args.within, args.lines).await?;
-    print(&if args.json {
-        output::document(&events)
-    } else {
-        table::events(&events)
-    })?;
+    let make = async || {
+        let events = client.cluster_events(args.within, args.lines).await?;
+        Ok(match args.json {
+            true => output::document(&events),
+            false => table::events(&events),
+        })
+    };
+    listing::show(args.watch, make).await?;
     Ok(Exit::Done)
 }

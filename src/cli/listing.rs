@@ -1,7 +1,7 @@
 //! Listings that are shown again and again: `--watch`.
 
 use super::{
-    args::{JobsArgs, ListingArgs},
+    args::JobsArgs,
     exit::{CliError, print},
 };
 use nodectl_wire::api::{JobLine, PhaseName};
@@ -12,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-/// Prints what `make` gives: once, or with `--watch` anew until Ctrl-C.
+/// Prints what `make` gives: once, or every `watch` seconds anew until Ctrl-C.
 pub async fn show(
-    args: &ListingArgs,
+    watch: Option<f64>,
     mut make: impl AsyncFnMut() -> Result<String, CliError>,
 ) -> Result<(), CliError> {
-    let Some(period) = args.watch else {
+    let Some(period) = watch else {
         return print(&make().await?);
     };
     let stdout = io::stdout();
@@ -126,6 +126,34 @@ mod tests {
     struct Line {
         #[command(flatten)]
         args: JobsArgs,
+    }
+
+    #[test]
+    fn every_listing_can_be_watched() {
+        let takes = |line: &str| {
+            let words = line.split(' ');
+            crate::grammar::command()
+                .try_get_matches_from(words)
+                .is_ok()
+        };
+        for listing in [
+            "nodes",
+            "jobs",
+            "status",
+            "devices",
+            "events",
+            "job last",
+            "job last --tasks",
+            "results last",
+            "results last --sort -value -n 3",
+        ] {
+            for watch in ["--watch", "--watch=0.5"] {
+                let line = format!("nodectl {listing} {watch}");
+                assert!(takes(&line), "{line}");
+                assert!(!takes(&format!("{line} --json")), "{line} --json");
+            }
+        }
+        assert!(!takes("nodectl results last --watch --csv"));
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "STATE", num_args = 0..=1, default_missing_value = "all", require_equals = true)]
     pub tasks: Option<TaskStates>,
     #[command(flatten)]
-    pub list: ListArgs,
+    pub listing: ListingArgs,
 }
 
 /// Which tasks to list.
@@ -148,7 +148,7 @@ pub struct ResultsArgs {
     #[command(flatten)]
     pub name: JobName,
     /// Writes results, logs and output files into a directory, as `run` does
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "quiet"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "quiet", "watch"])]
     pub into: Option<PathBuf>,
     /// With --into: all files in one directory, as TASK-FILE, in place of a directory for each task
     #[arg(long, requires = "into")]
@@ -167,11 +167,11 @@ pub struct ResultsArgs {
     #[arg(short = 'n', value_name = "N", conflicts_with_all = ["into", "plot"])]
     pub number: Option<usize>,
     /// Prints CSV, as in results.csv
-    #[arg(long, conflicts_with_all = ["json", "quiet", "into", "plot"])]
+    #[arg(long, conflicts_with_all = ["json", "quiet", "watch", "into", "plot"])]
     pub csv: bool,
     /// Draws one column over another: parameters, fields of results, seconds, node; e.g.
     /// lr:accuracy:act; marks the best task, by the goal of the job's sweep
-    #[arg(long, value_name = "X:Y[:COLOUR]", conflicts_with_all = ["json", "quiet", "into"])]
+    #[arg(long, value_name = "X:Y[:COLOUR]", conflicts_with_all = ["json", "quiet", "watch", "into"])]
     pub plot: Option<PlotSpec>,
     /// Which task is marked as the best in the picture: the one with the least or with the greatest
     /// value [default: as the job's sweep says]
@@ -181,7 +181,7 @@ pub struct ResultsArgs {
     #[arg(long, value_name = "FILE", requires = "plot")]
     pub plot_to: Option<PathBuf>,
     #[command(flatten)]
-    pub list: ListArgs,
+    pub listing: ListingArgs,
 }
 
 /// Which values are the best.

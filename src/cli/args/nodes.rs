@@ -1,6 +1,6 @@
 //! The flags of commands about nodes, what they do and what they notice.
 
-use super::common::{ListArgs, duration};
+use super::common::{ListingArgs, duration, period};
 use crate::candidates;
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -83,6 +83,17 @@ pub struct EventsArgs {
     /// Prints JSON
     #[arg(long)]
     pub json: bool,
+    /// Shows them again every 2 seconds, or every SECONDS, until Ctrl-C
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "2",
+        value_parser = period,
+        conflicts_with = "json"
+    )]
+    pub watch: Option<f64>,
 }
 
 #[derive(Debug, Args)]
@@ -141,12 +152,12 @@ pub struct UpgradeArgs {
     pub give_back: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct DevicesArgs {
     /// First measures how fast this machine's GPUs copy and multiply; nothing else should use them
     /// meanwhile
     #[arg(long)]
     pub measure: bool,
     #[command(flatten)]
-    pub list: ListArgs,
+    pub listing: ListingArgs,
 }
