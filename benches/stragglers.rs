@@ -2,8 +2,9 @@
 //! shares by pace, where one of two workers is half as fast; goodput of four, one of them half as
 //! fast, one killed a minute: samples that count, of what all would compute undisturbed and without
 //! each other; accuracy on the shipped digits of four workers, one stopped half of the time and one
-//! killed, beside undisturbed ones in `bsp`. `-- --seconds N` (180), `-- --seeds N` (5). A device
-//! that computes is a pause here, so that as many workers fit on few cores.
+//! killed, beside undisturbed ones in `bsp`. `-- --seconds N` (180), `-- --ways N` (3) of sharing
+//! whose goodput is measured, `-- --seeds N` (5). A device that computes is a pause here, so that
+//! as many workers fit on few cores.
 
 mod support;
 
@@ -149,7 +150,7 @@ fn goodput(cluster: &Cluster) {
         (
             "goodput-local",
             "local, quorum of 3",
-            r#"{"batch": 96, "slow": 3, "consistency": "local", "local_steps": 20, "quorum": 3}"#,
+            r#"{"batch": 96, "slow": 3, "consistency": "local", "local_steps": 50, "quorum": 3}"#,
         ),
         (
             "goodput-pace",
@@ -158,7 +159,8 @@ fn goodput(cluster: &Cluster) {
         ),
         ("goodput-bsp", "bsp", r#"{"batch": 96, "slow": 3}"#),
     ];
-    for (index, (name, way, options)) in ways.into_iter().enumerate() {
+    let chosen = ways.into_iter().take(number("--ways", 3));
+    for (index, (name, way, options)) in chosen.enumerate() {
         let (id, told) = start(cluster, name, WORKERS, options, seconds);
         let kills = kill_now_and_then(cluster, &id, &told);
         let all: Vec<(f64, f64)> = (0..WORKERS)
