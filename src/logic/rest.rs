@@ -1,6 +1,6 @@
 //! Ended jobs that nobody asks about: what is known of their single tasks is on the disk alone.
 //!
-//! A copy of such a job *rests*: of its lattice counts and one digest stay in memory. That is enough
+//! A copy of such a job *rests*: of its lattice counts and a digest stay in memory. That is enough
 //! to compare it with other holders' copies, to take the job over and to find new replicas. Whoever
 //! needs to know of a task waits until all cells have been *recalled*, read again from this node's
 //! journal beside the loop: questions about the job, messages with records of it or that ask for

@@ -1,5 +1,5 @@
 //! A job that has ended and that nobody asks about rests: what is known of its single tasks is on
-//! the disk alone (`logic::rest`), and its coordinator keeps what it needs to look after the copies.
+//! the disk alone (`logic::rest`). Its coordinator keeps what it needs to look after the copies.
 
 use super::{Coordinator, graph::TaskGraph};
 use crate::{core::Core, lattice::Lattice};
