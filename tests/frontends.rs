@@ -6,9 +6,12 @@
 mod common;
 
 use common::{
+    SOON,
     cluster::{Cluster, Discovery},
     python::pass_suite,
+    wait_until,
 };
+use serde_json::Value;
 use std::{
     env,
     ffi::OsString,
@@ -156,6 +159,18 @@ fn a_workflow_of_snakemakes_survives_the_death_of_a_node() {
 /// Tests that begin between two deaths, and while a node is away.
 const BETWEEN_DEATHS: usize = 3;
 
+/// Waits until all three nodes are there and hold every job: what is promised is that one at a time
+/// may be lost.
+fn wait_for_copies(cluster: &Cluster) {
+    cluster.wait_members(3);
+    wait_until(SOON, "every job has two replicas", || {
+        let jobs = cluster.json(0, &["jobs", "--open", "--json"]);
+        let jobs = jobs.as_array().expect("a list of jobs");
+        let replicas = |job: &Value| job["replicas"].as_array().map_or(0, Vec::len);
+        jobs.iter().all(|job| replicas(job) == 2)
+    });
+}
+
 #[test]
 fn optunas_tests_of_storages_pass_while_nodes_die_that_keep_their_log() {
     let Some((mut cluster, mut program)) = at_three_nodes("tests.frontends.storages") else {
@@ -174,6 +189,7 @@ fn optunas_tests_of_storages_pass_while_nodes_die_that_keep_their_log() {
             cluster.restart(node);
             continue;
         }
+        wait_for_copies(&cluster);
         let node = deaths % 3;
         cluster.kill9(node);
         deaths += 1;
