@@ -647,7 +647,9 @@ impl WorkStyle {
             after_end: false,
             gang: None,
             elastic: 0,
-            search: self.sweeps && tasks.is_multiple_of(2),
+            search: self.sweeps
+                && tasks.is_multiple_of(2)
+                && tasks <= nodectl_types::limits::MAX_TRIALS,
             graph: 0,
             sweep: self.sweeps,
             hopeless: (!huge && often(rng, 0.15)).then(|| rng.random_range(0..tasks)),
