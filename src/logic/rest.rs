@@ -129,11 +129,7 @@ impl State {
         if is_settled || !self.rouse(job) {
             return Some(message);
         }
-        self.recall(job);
-        let waiting = self.recalls.jobs.get_mut(&job).map(|job| &mut job.waiting);
-        if let Some(waiting) = waiting.filter(|waiting| waiting.len() < MOST_WAITING) {
-            waiting.push(Waiting::Message(from, Box::new(message)));
-        }
+        self.wait_for_cells(job, Waiting::Message(from, Box::new(message)));
         None
     }
 
@@ -147,26 +143,25 @@ impl State {
         if !self.rouse(job) {
             return Some(query);
         }
-        self.recall(job);
-        let waiting = self.recalls.jobs.get_mut(&job).map(|job| &mut job.waiting);
-        match waiting.filter(|waiting| waiting.len() < MOST_WAITING) {
-            Some(waiting) => waiting.push(Waiting::Question(asker, Box::new(query))),
-            None => {
-                let why = "too many questions about the job wait for its journal".to_string();
-                self.core.answer(asker, Err(QueryError::Storage(why)));
-            }
+        if !self.wait_for_cells(job, Waiting::Question(asker, Box::new(query))) {
+            let why = "too many questions about the job wait for its journal".to_string();
+            self.core.answer(asker, Err(QueryError::Storage(why)));
         }
         None
     }
 
     /// Records of a job that rests were found damaged.
     pub(super) fn lost_at_rest(&mut self, job: JobId, tasks: Vec<TaskIndex>) {
+        self.wait_for_cells(job, Waiting::Lost(tasks));
+    }
+
+    /// Has the cells of a job that rests read again, for somebody who waits for them. False if too
+    /// many wait already.
+    fn wait_for_cells(&mut self, job: JobId, who: Waiting) -> bool {
         self.recall(job);
-        if let Some(recall) = self.recalls.jobs.get_mut(&job)
-            && recall.waiting.len() < MOST_WAITING
-        {
-            recall.waiting.push(Waiting::Lost(tasks));
-        }
+        let recall = self.recalls.jobs.get_mut(&job);
+        let room = recall.filter(|recall| recall.waiting.len() < MOST_WAITING);
+        room.map(|recall| recall.waiting.push(who)).is_some()
     }
 
     /// Has the cells of a job read again, if they are not here.
