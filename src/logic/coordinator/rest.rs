@@ -1,7 +1,7 @@
 //! A job that has ended and that nobody asks about rests: what is known of its single tasks is on
 //! the disk alone (`logic::rest`). Its coordinator keeps what it needs to look after the copies.
 
-use super::{Coordinator, graph::TaskGraph};
+use super::{Coordinator, graph::TaskGraph, search::Search};
 use crate::{core::Core, lattice::Lattice};
 use rand::RngExt;
 
@@ -34,6 +34,8 @@ impl Coordinator {
     /// The cells of the job's tasks are here again.
     pub fn awaken(&mut self, core: &Core, lattice: &Lattice) {
         self.graph = TaskGraph::new(&self.spec, lattice);
+        // What was drawn is read when the job goes on: who took over at rest knows none of it.
+        self.search = Search::new(&self.spec.params, self.spec.work.sweep.as_ref(), lattice);
         self.order_anew(core, lattice);
         self.progress.recall(lattice, self.failure_limit(core));
     }

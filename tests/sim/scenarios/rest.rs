@@ -20,6 +20,10 @@ pub const ALL: &[Scenario] = &[
         failed_tasks_are_tried_again,
     ),
     (
+        "rest::drawn_parameters_outlive_a_takeover",
+        drawn_parameters_outlive_a_takeover,
+    ),
+    (
         "rest::records_that_turned_bad_come_from_another_holder",
         records_that_turned_bad_come_from_another_holder,
     ),
@@ -148,6 +152,38 @@ fn failed_tasks_are_tried_again() {
     until_it_rests(&mut script, job);
     script.settle();
     script.decay(job);
+}
+
+/// Who has taken over while the job rested knows what had been drawn when it goes on.
+fn drawn_parameters_outlive_a_takeover() {
+    let mut script = Script::of(3);
+    let job = script.job(JobPlan {
+        search: true,
+        hopeless: Some(39),
+        retries: 1,
+        at_once: Some(1),
+        ..tasks(40, 300)
+    });
+    script.until(300.0, "it has failed", |world| {
+        world.user.jobs[&job].phase == Some(Phase::Failed)
+    });
+    until_it_rests(&mut script, job);
+    let coordinator = script.coordinator(job);
+    script.kill(coordinator);
+    script.until(20.0, "another one coordinates it", |world| {
+        world.coordinator(job).is_some()
+    });
+    let next = script.coordinator(job);
+    let begun = script.world.begun(job).len();
+    script.world.put(next, QUESTION, Query::Retry { job });
+    script.until(20.0, "it goes on", |world| world.begun(job).len() > begun);
+    let all = script.world.begun(job);
+    for (task, params) in &all[begun..] {
+        let first = all.iter().find(|(other, _)| other == task);
+        assert_eq!(first.map(|(_, first)| first), Some(params), "task {task}");
+    }
+    script.start(coordinator);
+    script.settle();
 }
 
 fn records_that_turned_bad_come_from_another_holder() {
