@@ -593,12 +593,15 @@ impl Ordered {
     }
 
     fn inventory(&self) -> Inventory {
-        let is_adaptive = self.work.adaptive;
-        let queue = self.queue.iter().filter(|_| is_adaptive);
-        let drawn = queue.map(|order| (order.task, order.params.clone()));
-        let running = self.running.iter().filter(|_| is_adaptive);
-        let drawn = drawn.chain(running.map(|(key, task)| (key.0, task.params.clone())));
-        let drawn = drawn.collect();
+        let drawn = if self.work.adaptive {
+            let queue = self.queue.iter();
+            let queue = queue.map(|order| (order.task, order.params.clone()));
+            let running = self.running.iter();
+            let running = running.map(|(key, task)| (key.0, task.params.clone()));
+            queue.chain(running).collect()
+        } else {
+            Vec::new()
+        };
         let queued = self
             .queue
             .iter()
