@@ -30,7 +30,7 @@ const MOST_ABOVE: usize = 1_000;
 
 /// How a task ended, the best first.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Standing {
+enum TrialEnd {
     Done(f64),
     /// Given up after so many steps, with that score.
     Stopped(u64, f64),
@@ -40,7 +40,7 @@ enum Standing {
 struct Trial {
     /// A coordinate for each axis: the number itself, or which of the choices it is.
     point: Vec<f64>,
-    standing: Standing,
+    standing: TrialEnd,
 }
 
 /// The results of one job.
@@ -51,7 +51,7 @@ pub struct Tpe {
     trials: BTreeMap<TaskIndex, Trial>,
 }
 
-impl Standing {
+impl TrialEnd {
     /// The better one first.
     fn order(&self, other: &Self) -> Ordering {
         match (self, other) {
@@ -76,17 +76,17 @@ impl Tpe {
 
     /// A task is done and came to that value of the metric; NaN is the worst.
     pub fn done(&mut self, task: TaskIndex, params: &Params, value: f64) {
-        let standing = Standing::Done(self.score(value));
+        let standing = TrialEnd::Done(self.score(value));
         self.note(task, params, standing);
     }
 
     /// A task was given up at that step of the metric.
     pub fn stopped(&mut self, task: TaskIndex, params: &Params, step: u64, value: f64) {
-        let standing = Standing::Stopped(step, self.score(value));
+        let standing = TrialEnd::Stopped(step, self.score(value));
         self.note(task, params, standing);
     }
 
-    fn note(&mut self, task: TaskIndex, params: &Params, standing: Standing) {
+    fn note(&mut self, task: TaskIndex, params: &Params, standing: TrialEnd) {
         if let Some(point) = self.point(params) {
             self.trials.insert(task, Trial { point, standing });
         }

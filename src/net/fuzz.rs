@@ -4,7 +4,7 @@
 
 use super::{
     Identity,
-    bulk::offer::{Answer, Want},
+    bulk::offer::{OfferAnswer, Want},
     discovery::{
         beacon::{Beacon, Cipher, HeardPacket, MAX_BYTES},
         mdns, remembered,
@@ -48,7 +48,7 @@ pub fn control(bytes: &[u8]) {
 /// A question for a blob, an answer, and frames.
 pub fn bulk(bytes: &[u8]) {
     let _ = block_on(Want::read(&mut Cursor::new(bytes)));
-    let _ = block_on(Answer::read(&mut Cursor::new(bytes)));
+    let _ = block_on(OfferAnswer::read(&mut Cursor::new(bytes)));
     let _ = frames::receive(&mut &bytes[..], bytes.len() as u64, &[0; 32], |_| Ok(()));
 }
 

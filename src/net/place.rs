@@ -29,7 +29,7 @@ const LASTING: [u32; 9] = [
 
 /// What is known of an identity file, of whose node it is and where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct IdentityPlace {
     node: NodeId,
     file: u64,
     device: u64,
@@ -38,7 +38,7 @@ struct Place {
     boot: String,
 }
 
-impl Place {
+impl IdentityPlace {
     fn of(identity: &Path, node: NodeId) -> io::Result<Self> {
         let metadata = fs::metadata(identity)?;
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -94,10 +94,10 @@ pub(super) fn note_beside(identity: &Path) -> PathBuf {
 /// Whether a node's identity file is another than the one that the note beside it is about. A place
 /// of which nothing was noted, or that is another only since the machine started, is noted.
 pub(super) fn is_copy(identity: &Path, node: NodeId) -> io::Result<bool> {
-    let here = Place::of(identity, node)?;
+    let here = IdentityPlace::of(identity, node)?;
     let note = note_beside(identity);
     let noted = match fs::read_to_string(&note) {
-        Ok(text) => Place::read(&text, node),
+        Ok(text) => IdentityPlace::read(&text, node),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) if error.kind() == io::ErrorKind::InvalidData => None,
         Err(error) => return Err(error),
@@ -122,8 +122,8 @@ mod tests {
 
     const NODE: NodeId = NodeId([7; 32]);
 
-    fn place(file: u64, device: (u32, u32), boot: &str) -> Place {
-        Place {
+    fn place(file: u64, device: (u32, u32), boot: &str) -> IdentityPlace {
+        IdentityPlace {
             node: NODE,
             file,
             device: rustix::fs::makedev(device.0, device.1),
@@ -134,17 +134,20 @@ mod tests {
     #[test]
     fn a_note_is_read_as_it_was_written_and_is_of_one_node() {
         let noted = place(5, (8, 1), "a-boot");
-        assert_eq!(Place::read(&noted.text(), NODE), Some(noted.clone()));
-        assert_eq!(Place::read(&noted.text(), NodeId([8; 32])), None);
+        assert_eq!(
+            IdentityPlace::read(&noted.text(), NODE),
+            Some(noted.clone())
+        );
+        assert_eq!(IdentityPlace::read(&noted.text(), NodeId([8; 32])), None);
         let unknown = place(5, (8, 1), "");
-        assert_eq!(Place::read(&unknown.text(), NODE), Some(unknown));
+        assert_eq!(IdentityPlace::read(&unknown.text(), NODE), Some(unknown));
         for damaged in [
             "",
             "x",
             &format!("{NODE} 5"),
             &format!("{NODE} five 2049 a"),
         ] {
-            assert_eq!(Place::read(damaged, NODE), None, "{damaged}");
+            assert_eq!(IdentityPlace::read(damaged, NODE), None, "{damaged}");
         }
     }
 

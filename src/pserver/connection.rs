@@ -104,9 +104,9 @@ pub async fn serve(
     }
 }
 
-type Direction = (Box<dyn Read + Send>, Box<dyn Write + Send>);
-type Parts = (
-    Vec<Direction>,
+type ByteChannel = (Box<dyn Read + Send>, Box<dyn Write + Send>);
+type SplitBundle = (
+    Vec<ByteChannel>,
     Vec<Close>,
     Arc<Lifeline>,
     Box<dyn Read + Send>,
@@ -114,7 +114,7 @@ type Parts = (
 
 /// The directions of a bundle's streams, how each is closed, and the lifeline. None of a bundle
 /// with too few streams.
-fn split(mut bundle: Bundle, settings: &ServerSettings) -> io::Result<Option<Parts>> {
+fn split(mut bundle: Bundle, settings: &ServerSettings) -> io::Result<Option<SplitBundle>> {
     if bundle.len() < count(settings) {
         return Ok(None);
     }
@@ -150,7 +150,7 @@ fn spawn(
     ended: &mpsc::Sender<io::Result<()>>,
     work: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) {
-    let end = End(
+    let end = ThreadEnd(
         ended.clone(),
         Err(io::Error::other(
             "a thread of it could not begin, or panicked",
@@ -166,15 +166,15 @@ fn spawn(
 }
 
 /// Tells how a thread ended, when it does.
-struct End(mpsc::Sender<io::Result<()>>, io::Result<()>);
+struct ThreadEnd(mpsc::Sender<io::Result<()>>, io::Result<()>);
 
-impl End {
+impl ThreadEnd {
     fn with(mut self, result: io::Result<()>) {
         self.1 = result;
     }
 }
 
-impl Drop for End {
+impl Drop for ThreadEnd {
     fn drop(&mut self) {
         // There is room for each thread's end.
         let _ = self.0.try_send(std::mem::replace(&mut self.1, Ok(())));

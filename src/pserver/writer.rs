@@ -22,7 +22,7 @@ const QUEUE: usize = 16;
 
 /// Where and how checkpoints of one job are kept.
 #[derive(Clone)]
-pub struct Keeping {
+pub struct CheckpointKeeping {
     pub job: JobId,
     pub keep: u32,
     pub form: Form,
@@ -45,7 +45,7 @@ impl CheckpointWriter {
     /// The file is made with the first block. The last one has ended when another node has it too,
     /// or cannot.
     pub fn start(
-        keeping: Keeping,
+        keeping: CheckpointKeeping,
         kept: KeptCheckpoint,
         is_last: bool,
         events: events::WeakSender<ServiceEvent>,
@@ -94,12 +94,12 @@ impl CheckpointWriter {
 
 /// Tells of a checkpoint. Others are copied while training goes on.
 async fn publish(
-    Keeping {
+    CheckpointKeeping {
         job,
         keep,
         checkpoints,
         ..
-    }: &Keeping,
+    }: &CheckpointKeeping,
     step: Clock,
     is_last: bool,
 ) -> Result<(), String> {
@@ -113,7 +113,7 @@ async fn publish(
 
 /// Returns whether it is whole and has its name.
 fn write(
-    keeping: &Keeping,
+    keeping: &CheckpointKeeping,
     kept: KeptCheckpoint,
     orders: &mpsc::Receiver<WriterOrder>,
     written: &dyn Fn(),

@@ -21,7 +21,7 @@ const POLICY: &str = "default-src 'self'; img-src 'self' data: blob:; object-src
 pub const POLICY_OF_CONTENT: &str = "default-src 'none'; sandbox; frame-ancestors 'none'";
 
 /// The tokens and the cookie of one run of the server.
-pub struct Keys {
+pub struct PageKeys {
     /// Good for one browser; another one takes its place then.
     token: Mutex<String>,
     cookie: String,
@@ -31,7 +31,7 @@ pub struct Keys {
     metrics: Option<String>,
 }
 
-impl Keys {
+impl PageKeys {
     pub fn new(
         door: &PageDoor,
         port: u16,

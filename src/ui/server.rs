@@ -3,7 +3,7 @@
 use super::{
     door::PageDoor,
     files,
-    guard::{self, Keys},
+    guard::{self, PageKeys},
     live::{self, Hub, Slots},
     pass,
     share::SharedReads,
@@ -54,7 +54,7 @@ pub struct Shared {
     pub client: Client,
     pub hub: Arc<Hub>,
     pub reads: Arc<SharedReads>,
-    pub keys: Keys,
+    pub keys: PageKeys,
     pub door: PageDoor,
     pub may_write: bool,
     pub streams: Slots,
@@ -95,7 +95,7 @@ impl PageServer {
         let shared = Arc::new(Shared {
             hub: Hub::new(client.clone()),
             reads: SharedReads::new(client.clone()),
-            keys: Keys::new(&settings.door, port, settings.metrics_token)
+            keys: PageKeys::new(&settings.door, port, settings.metrics_token)
                 .map_err(|_| PageError::NoRandomness)?,
             door: settings.door,
             may_write: settings.may_write,

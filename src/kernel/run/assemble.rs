@@ -7,7 +7,7 @@ use super::{
     fold::{Fold, fold},
     inputs::KernelInputs,
     kernels::DeviceKernels,
-    parts::Parts,
+    parts::BindingParts,
 };
 use crate::{
     KernelPlan, load,
@@ -73,7 +73,7 @@ impl Assembler {
         let (mut arrays, mut busy) = (Vec::with_capacity(plan.outputs.len()), Duration::ZERO);
         for (index, output) in plan.outputs.iter().enumerate() {
             let space = inputs.resolved.space;
-            let parts = Parts {
+            let parts = BindingParts {
                 plan: &plan,
                 space,
                 from: from.clone(),
@@ -103,7 +103,7 @@ impl Assembler {
 fn side_by_side(
     plan: &KernelPlan,
     output: &OutputPlan,
-    parts: &Parts<'_>,
+    parts: &BindingParts<'_>,
 ) -> Result<Array, CallError> {
     let over_cells = plan
         .binding(&output.binding)
@@ -128,7 +128,7 @@ fn side_by_side(
     ))
 }
 
-fn folded(how: Fold, plan: &KernelPlan, parts: &Parts<'_>) -> Result<Array, CallError> {
+fn folded(how: Fold, plan: &KernelPlan, parts: &BindingParts<'_>) -> Result<Array, CallError> {
     let mut whole = part(parts, 0)?;
     for tile in 1..plan.tile_count() {
         let next = part(parts, tile)?;
@@ -141,7 +141,7 @@ fn folded(how: Fold, plan: &KernelPlan, parts: &Parts<'_>) -> Result<Array, Call
 }
 
 impl ShaderFold {
-    fn fold(&mut self, tiles: u32, parts: &Parts<'_>) -> Result<Array, CallError> {
+    fn fold(&mut self, tiles: u32, parts: &BindingParts<'_>) -> Result<Array, CallError> {
         let prepared = self.kernels.get(&self.device, &[])?;
         let element = |number: u32| -> Result<Element, CallError> {
             let found = prepared
@@ -212,14 +212,14 @@ impl ShaderFold {
     }
 }
 
-fn part(parts: &Parts<'_>, tile: u32) -> Result<Array, CallError> {
+fn part(parts: &BindingParts<'_>, tile: u32) -> Result<Array, CallError> {
     parts
         .location(tile)
         .read()
         .map_err(|error| of(parts, &error))
 }
 
-fn unlike(parts: &Parts<'_>, tile: u32, first: &Array, other: &Array) -> CallError {
+fn unlike(parts: &BindingParts<'_>, tile: u32, first: &Array, other: &Array) -> CallError {
     of(
         parts,
         &format!(
@@ -229,6 +229,6 @@ fn unlike(parts: &Parts<'_>, tile: u32, first: &Array, other: &Array) -> CallErr
     )
 }
 
-fn of(parts: &Parts<'_>, problem: &dyn std::fmt::Display) -> CallError {
+fn of(parts: &BindingParts<'_>, problem: &dyn std::fmt::Display) -> CallError {
     CallError::Task(format!("`{}`: {problem}", parts.binding))
 }

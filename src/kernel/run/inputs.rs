@@ -1,6 +1,6 @@
 //! What a task's arrays begin with: blocks of files, parts of the stage before, generated numbers.
 
-use super::parts::Parts;
+use super::parts::BindingParts;
 use crate::{
     KernelPlan, Resolved, ResolvedArray, ResolvedContent, ResolvedSource, load,
     plan::{ArrayPlan, Content, Extent, Stage},
@@ -106,7 +106,7 @@ impl KernelInputs<'_> {
     }
 
     /// Where the round before left this binding, if it did.
-    fn parts<'a>(&'a self, array: &'a ArrayPlan) -> Option<Parts<'a>> {
+    fn parts<'a>(&'a self, array: &'a ArrayPlan) -> Option<BindingParts<'a>> {
         let (
             Stage::Tiles {
                 from: Some(from), ..
@@ -117,7 +117,7 @@ impl KernelInputs<'_> {
             return None;
         };
         let (plan, space) = (self.plan, self.resolved.space);
-        Some(Parts {
+        Some(BindingParts {
             plan,
             space,
             from: self.dir.join(from),

@@ -11,11 +11,11 @@ const GROWTH: u64 = 8;
 
 /// Of one kernel, whatever the tile.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct SubmissionPace {
     units: u64,
 }
 
-impl Pace {
+impl SubmissionPace {
     /// Begins with `units` of work, of which nothing is known.
     pub fn new(units: u64) -> Self {
         Self {
@@ -48,7 +48,7 @@ mod tests {
     proptest! {
         #[test]
         fn submissions_come_to_take_the_time_meant(first in 1u64..1 << 20, unit_ns in 10u64..1_000_000_000) {
-            let mut pace = Pace::new(first);
+            let mut pace = SubmissionPace::new(first);
             let time = |units: u64| Duration::from_nanos(unit_ns.saturating_mul(units));
             for _ in 0..40 {
                 let units = pace.units();
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn growth_is_bounded_and_a_small_rest_changes_nothing() {
-        let mut pace = Pace::new(10);
+        let mut pace = SubmissionPace::new(10);
         pace.took(10, Duration::from_micros(1));
         assert_eq!(pace.units(), 80);
         pace.took(3, Duration::from_millis(100));

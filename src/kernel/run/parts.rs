@@ -10,7 +10,7 @@ use nodectl_formats::{Array, ArrayError, ArrayLocation, Info, copy_box};
 use std::path::PathBuf;
 
 /// The parts of one binding, of one parameter set.
-pub struct Parts<'a> {
+pub struct BindingParts<'a> {
     pub plan: &'a KernelPlan,
     pub space: [u32; 3],
     /// The directory with the results of the stage before.
@@ -35,7 +35,7 @@ pub enum PartsError {
     TooLarge(Vec<u64>),
 }
 
-impl Parts<'_> {
+impl BindingParts<'_> {
     pub fn location(&self, tile: u32) -> ArrayLocation {
         let task = self.set * u64::from(self.plan.tile_count()) + u64::from(tile);
         ArrayLocation::new(

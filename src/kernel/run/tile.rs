@@ -6,7 +6,7 @@ use super::{
     clock::{PATIENCE, Run, SubmissionClock},
     inputs::KernelInputs,
     kernels::{DeviceKernels, PreparedKernel},
-    pace::Pace,
+    pace::SubmissionPace,
     piece::{self, KernelPiece, SLOTS},
 };
 use crate::{
@@ -47,7 +47,7 @@ pub struct Tiles {
     kernels: DeviceKernels,
     /// By binding: arrays that tasks hold whole and do not change stay on the device.
     kept: BTreeMap<usize, (ResolvedArray, DeviceBuffer)>,
-    pace: Pace,
+    pace: SubmissionPace,
     clock: SubmissionClock,
     /// Under way, for runs that are waited for later.
     uploads: Vec<PendingCall<()>>,
@@ -81,7 +81,7 @@ struct Flying {
 impl Tiles {
     pub fn new(device: Device, plan: Arc<KernelPlan>) -> Result<Self, CallError> {
         let kernels = DeviceKernels::new(&plan.shader)?;
-        let pace = Pace::new(if is_cut(&plan) { FIRST_CELLS } else { 1 });
+        let pace = SubmissionPace::new(if is_cut(&plan) { FIRST_CELLS } else { 1 });
         Ok(Self {
             device,
             plan,

@@ -189,9 +189,9 @@ fn the_same_results_give_the_same_set_in_whatever_order_they_came() {
 
 #[test]
 fn those_that_diverged_or_were_given_up_are_the_worst() {
-    let order = |a: Standing, b: Standing| a.order(&b);
-    let (done, lost) = (Standing::Done(3.0), Standing::Done(f64::INFINITY));
-    let (early, late) = (Standing::Stopped(2, 0.1), Standing::Stopped(9, 7.0));
+    let order = |a: TrialEnd, b: TrialEnd| a.order(&b);
+    let (done, lost) = (TrialEnd::Done(3.0), TrialEnd::Done(f64::INFINITY));
+    let (early, late) = (TrialEnd::Stopped(2, 0.1), TrialEnd::Stopped(9, 7.0));
     let mut all = [early, lost, late, done];
     all.sort_by(|a, b| order(*a, *b));
     assert_eq!(all, [done, lost, late, early]);

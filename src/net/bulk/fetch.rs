@@ -3,7 +3,7 @@
 
 use super::{
     blocking::{Blocking, STALL},
-    offer::{Answer, Offer, Want},
+    offer::{Offer, OfferAnswer, Want},
     reach::{Reached, reach},
     serve::{Server, transfer_key},
 };
@@ -274,15 +274,15 @@ async fn ask(stream: &mut Stream, session: &Session, want: Want) -> Result<Offer
     let talking = async {
         stream.write_all(&want.encode()).await?;
         stream.flush().await?;
-        Answer::read(stream).await
+        OfferAnswer::read(stream).await
     };
     let answer = tokio::time::timeout(TALK_TIMEOUT, talking).await;
     session.note_silence(answer.is_err());
     match answer {
-        Ok(Ok(Answer::Offer(offer))) if offer.size >= want.offset => Ok(offer),
-        Ok(Ok(Answer::Offer(_))) => Err("has a shorter one".into()),
-        Ok(Ok(Answer::Missing)) => Err("does not have it".into()),
-        Ok(Ok(Answer::Busy)) => Err("is busy".into()),
+        Ok(Ok(OfferAnswer::Offer(offer))) if offer.size >= want.offset => Ok(offer),
+        Ok(Ok(OfferAnswer::Offer(_))) => Err("has a shorter one".into()),
+        Ok(Ok(OfferAnswer::Missing)) => Err("does not have it".into()),
+        Ok(Ok(OfferAnswer::Busy)) => Err("is busy".into()),
         Ok(Err(error)) => Err(format!("no answer: {error}")),
         Err(_) => Err("no answer".into()),
     }

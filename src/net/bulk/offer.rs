@@ -23,7 +23,7 @@ pub struct Want {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum OfferAnswer {
     Missing,
     /// Too many transfers; another holder may be free.
     Busy,
@@ -59,7 +59,7 @@ impl Want {
     }
 }
 
-impl Answer {
+impl OfferAnswer {
     pub fn encode(&self) -> [u8; OFFER_BYTES] {
         let mut bytes = [0; OFFER_BYTES];
         match self {
@@ -136,9 +136,13 @@ mod tests {
             key: [2; 32],
             port: 99,
         };
-        for answer in [Answer::Missing, Answer::Busy, Answer::Offer(offer)] {
+        for answer in [
+            OfferAnswer::Missing,
+            OfferAnswer::Busy,
+            OfferAnswer::Offer(offer),
+        ] {
             assert_eq!(
-                block_on(Answer::read(&mut Cursor::new(answer.encode()))).unwrap(),
+                block_on(OfferAnswer::read(&mut Cursor::new(answer.encode()))).unwrap(),
                 answer
             );
         }
@@ -153,11 +157,11 @@ mod tests {
             port: 99,
         };
         assert!(
-            block_on(Answer::read(&mut Cursor::new(
-                Answer::Offer(offer).encode()
+            block_on(OfferAnswer::read(&mut Cursor::new(
+                OfferAnswer::Offer(offer).encode()
             )))
             .is_err()
         );
-        assert!(block_on(Answer::read(&mut Cursor::new([9; OFFER_BYTES]))).is_err());
+        assert!(block_on(OfferAnswer::read(&mut Cursor::new([9; OFFER_BYTES]))).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     blocking::{Blocking, STALL},
-    offer::{Answer, Offer, TICKET_BYTES, Want},
+    offer::{Offer, OfferAnswer, TICKET_BYTES, Want},
     reach::{RouteChoice, choice},
     streams,
     tickets::{TicketPromise, Tickets, Transfer},
@@ -192,7 +192,7 @@ impl Server {
             stream.flush().await
         })
         .await?;
-        let Answer::Offer(offer) = answer else {
+        let OfferAnswer::Offer(offer) = answer else {
             return stream.close().await;
         };
         let choice = choice(&mut stream, requester, &offer.ticket).await;
@@ -228,7 +228,7 @@ impl Server {
     ) -> io::Result<Option<(StreamToken, Carrier, DirectionKeys)>> {
         let token = streams::read_token(&mut stream).await?;
         if !self.inner.host.has(&token) {
-            let missing = Answer::Missing.encode();
+            let missing = OfferAnswer::Missing.encode();
             timed(async { stream.write_all(&missing).await }).await?;
             stream.close().await?;
             return Ok(None);
@@ -251,9 +251,9 @@ impl Server {
             .tickets
             .issue(offer.ticket, promise, Instant::now());
         let answer = if issued {
-            Answer::Offer(offer)
+            OfferAnswer::Offer(offer)
         } else {
-            Answer::Busy
+            OfferAnswer::Busy
         };
         timed(async {
             stream.write_all(&answer.encode()).await?;
@@ -292,14 +292,14 @@ impl Server {
         }
     }
 
-    async fn answer(&self, want: Want) -> io::Result<Answer> {
+    async fn answer(&self, want: Want) -> io::Result<OfferAnswer> {
         let blobs = self.inner.blobs.clone();
         let found = spawn_blocking(move || {
             let size = blobs.open_to_send(want.hash).ok()??.metadata().ok()?.len();
             (want.offset <= size).then_some(size)
         });
         let Some(size) = found.await.map_err(io::Error::other)? else {
-            return Ok(Answer::Missing);
+            return Ok(OfferAnswer::Missing);
         };
         let mut fresh = [0; 32];
         fill_random(&mut fresh);
@@ -316,9 +316,9 @@ impl Server {
             .tickets
             .issue(ticket, TicketPromise::Blob(transfer), Instant::now())
         {
-            return Ok(Answer::Busy);
+            return Ok(OfferAnswer::Busy);
         }
-        Ok(Answer::Offer(Offer {
+        Ok(OfferAnswer::Offer(Offer {
             size,
             ticket,
             key: fresh,

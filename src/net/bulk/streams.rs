@@ -3,7 +3,7 @@
 //! where no direct connection is possible.
 
 use super::{
-    offer::{Answer, Offer},
+    offer::{Offer, OfferAnswer},
     reach::{Reached, over_the_swarm, reach},
     serve::Server,
 };
@@ -42,15 +42,15 @@ pub async fn open(
     let asking = async {
         stream.write_all(&token).await?;
         stream.flush().await?;
-        Answer::read(&mut stream).await
+        OfferAnswer::read(&mut stream).await
     };
     let answer = timeout(TALK_TIMEOUT, asking)
         .await
         .map_err(|_| failed("no answer".into()))?;
     let offer = match answer.map_err(|error| failed(error.to_string()))? {
-        Answer::Offer(offer) => offer,
-        Answer::Busy => return Err(failed("it has too many connections".into())),
-        Answer::Missing => {
+        OfferAnswer::Offer(offer) => offer,
+        OfferAnswer::Busy => return Err(failed("it has too many connections".into())),
+        OfferAnswer::Missing => {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 failed("it has no such pool or training".into()),

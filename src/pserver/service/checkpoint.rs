@@ -3,7 +3,7 @@
 use super::{
     super::{
         event::ServiceEvent,
-        writer::{CheckpointWriter, Keeping},
+        writer::{CheckpointKeeping, CheckpointWriter},
     },
     KeptParameters, Service,
 };
@@ -85,7 +85,7 @@ impl Service {
             return None;
         };
         let (form, checkpoints, runtime) = (form.clone(), checkpoints.clone(), runtime.clone());
-        let keeping = Keeping {
+        let keeping = CheckpointKeeping {
             job,
             keep: rule.keep,
             form,

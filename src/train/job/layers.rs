@@ -3,7 +3,7 @@
 use super::numbers::{limited, pair};
 use crate::model::{
     Layer, WindowSpec,
-    shapes::{MOST_DEPTH, Place},
+    shapes::{LayerStep, MOST_DEPTH},
 };
 use nodectl_jobfile::{Fault, Fields, type_name};
 use std::ops::Range;
@@ -63,34 +63,34 @@ impl PlacedLayers {
     }
 
     /// Where the layer at the end of a path stands.
-    pub fn span(&self, path: &[Place]) -> Range<usize> {
+    pub fn span(&self, path: &[LayerStep]) -> Range<usize> {
         self.find(path)
             .map_or(self.span.clone(), |placed| placed.span.clone())
     }
 
     /// What is said of that layer, with its number.
-    pub fn described(&self, path: &[Place], message: &str) -> String {
+    pub fn described(&self, path: &[LayerStep], message: &str) -> String {
         if path.is_empty() {
             return message.to_string();
         }
-        let step = |place: &Place| match place {
-            Place::Layer(index) => format!("layer {index}"),
-            Place::Shortcut(index) => format!("layer {index} of the shortcut"),
+        let step = |place: &LayerStep| match place {
+            LayerStep::Layer(index) => format!("layer {index}"),
+            LayerStep::Shortcut(index) => format!("layer {index} of the shortcut"),
         };
         let steps: Vec<String> = path.iter().rev().map(step).collect();
         format!("{} (from 0): {message}", steps.join(" of "))
     }
 
-    fn find(&self, path: &[Place]) -> Option<&PlacedLayer> {
+    fn find(&self, path: &[LayerStep]) -> Option<&PlacedLayer> {
         let (first, rest) = path.split_first()?;
-        let (Place::Layer(index) | Place::Shortcut(index)) = *first;
+        let (LayerStep::Layer(index) | LayerStep::Shortcut(index)) = *first;
         let placed = self.each.get(index)?;
         let Some(next) = rest.first() else {
             return Some(placed);
         };
         let inner = match next {
-            Place::Layer(_) => placed.layers.as_ref(),
-            Place::Shortcut(_) => placed.shortcut.as_ref(),
+            LayerStep::Layer(_) => placed.layers.as_ref(),
+            LayerStep::Shortcut(_) => placed.shortcut.as_ref(),
         };
         inner?.find(rest)
     }

@@ -18,7 +18,7 @@ mod tests;
 
 use super::{
     exchange,
-    model::{Loss, Misfit, ModelSpec, arrays, output_shape},
+    model::{Loss, ModelSpec, ShapeMismatch, arrays, output_shape},
     plan::{Checkpoints, Every, PLAN_FILE, TrainPlan},
     run::{FILES, WORKER_FILE},
     team::Team,
@@ -225,7 +225,7 @@ fn check(
     data: &data::Data,
     layers: &layers::PlacedLayers,
 ) -> Result<(), Fault> {
-    let fault = |misfit: Misfit| {
+    let fault = |misfit: ShapeMismatch| {
         let place = layers.span(&misfit.path);
         let fault = Fault::new(place, layers.described(&misfit.path, &misfit.message));
         match misfit.hint {

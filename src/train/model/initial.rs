@@ -1,7 +1,7 @@
 //! A model's arrays: their names, shapes and first values, in the order of its layers. Pure.
 
 use super::{
-    shapes::{self, Misfit, Place},
+    shapes::{self, LayerStep, ShapeMismatch},
     spec::{Layer, ModelSpec},
 };
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
@@ -63,13 +63,13 @@ fn normal(random: &mut impl Rng) -> f32 {
 }
 
 /// The arrays of a model whose shapes fit.
-pub fn arrays(spec: &ModelSpec) -> Result<Vec<InitialArray>, Misfit> {
+pub fn arrays(spec: &ModelSpec) -> Result<Vec<InitialArray>, ShapeMismatch> {
     shapes::output_shape(spec)?;
     let mut collector = Collector {
         arrays: Vec::new(),
         path: Vec::new(),
     };
-    collector.sequence("", &spec.layers, spec.input.clone(), Place::Layer)?;
+    collector.sequence("", &spec.layers, spec.input.clone(), LayerStep::Layer)?;
     let arrays = collector.arrays;
     let total: u64 = arrays
         .iter()
@@ -77,7 +77,7 @@ pub fn arrays(spec: &ModelSpec) -> Result<Vec<InitialArray>, Misfit> {
         .fold(0, u64::saturating_add);
     if total > 1 << 31 {
         let message = format!("the model has {total} parameters, more than 2^31");
-        return Err(Misfit::of_model(message));
+        return Err(ShapeMismatch::of_model(message));
     }
     Ok(arrays)
 }
@@ -85,7 +85,7 @@ pub fn arrays(spec: &ModelSpec) -> Result<Vec<InitialArray>, Misfit> {
 /// The arrays collected so far, and the path to the layer that comes next.
 struct Collector {
     arrays: Vec<InitialArray>,
-    path: Vec<Place>,
+    path: Vec<LayerStep>,
 }
 
 impl Collector {
@@ -96,8 +96,8 @@ impl Collector {
         prefix: &str,
         layers: &[Layer],
         mut shape: Vec<u32>,
-        place: fn(usize) -> Place,
-    ) -> Result<(), Misfit> {
+        place: fn(usize) -> LayerStep,
+    ) -> Result<(), ShapeMismatch> {
         for (index, layer) in layers.iter().enumerate() {
             self.path.push(place(index));
             self.layer(&format!("{prefix}{index}"), layer, &shape)?;
@@ -108,7 +108,7 @@ impl Collector {
     }
 
     /// The arrays of one layer, which is given `shape`.
-    fn layer(&mut self, name: &str, layer: &Layer, shape: &[u32]) -> Result<(), Misfit> {
+    fn layer(&mut self, name: &str, layer: &Layer, shape: &[u32]) -> Result<(), ShapeMismatch> {
         match layer {
             Layer::Dense { units, bias } => self.dense(name, *units, *bias, shape),
             Layer::Conv2d {
@@ -139,12 +139,12 @@ impl Collector {
             }
             Layer::Residual { layers, shortcut } => {
                 let inner = |part: &str| format!("{name}.{part}.");
-                self.sequence(&inner("layers"), layers, shape.to_vec(), Place::Layer)?;
+                self.sequence(&inner("layers"), layers, shape.to_vec(), LayerStep::Layer)?;
                 self.sequence(
                     &inner("shortcut"),
                     shortcut,
                     shape.to_vec(),
-                    Place::Shortcut,
+                    LayerStep::Shortcut,
                 )?;
             }
             Layer::MaxPool { .. }

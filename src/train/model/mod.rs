@@ -25,5 +25,5 @@ mod tests;
 
 pub use initial::{InitialArray, arrays};
 pub use network::{Batch, GradientExchange, NetworkError, NeuralNetwork, StepReport, StepSegment};
-pub use shapes::{Misfit, output_shape};
+pub use shapes::{ShapeMismatch, output_shape};
 pub use spec::{Layer, Loss, ModelSpec, WindowSpec};

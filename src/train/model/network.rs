@@ -5,7 +5,7 @@ use super::{
     initial::{self, InitialArray},
     loss::Ends,
     recorder::{GradientReady, LayerValue, Recorder, Recording, Variable, random_state},
-    shapes::{self, Misfit},
+    shapes::{self, ShapeMismatch},
     spec::{Layer, Loss, ModelSpec},
 };
 use crate::Tensor;
@@ -115,7 +115,7 @@ pub enum NetworkError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
-    Misfit(#[from] Misfit),
+    ShapeMismatch(#[from] ShapeMismatch),
     #[error("{0}")]
     Invalid(String),
 }

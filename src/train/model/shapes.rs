@@ -11,15 +11,15 @@ pub const MOST_DEPTH: usize = 8;
 /// first.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Misfit {
-    pub path: Vec<Place>,
+pub struct ShapeMismatch {
+    pub path: Vec<LayerStep>,
     pub message: String,
     pub hint: Option<String>,
 }
 
 /// A step of the path to a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum LayerStep {
     Layer(usize),
     /// The layer of this number in the shortcut of a block.
     Shortcut(usize),
@@ -35,17 +35,17 @@ pub fn shown(shape: &[u32]) -> String {
     }
 }
 
-impl Misfit {
-    pub fn of_model(message: String) -> Misfit {
-        Misfit {
+impl ShapeMismatch {
+    pub fn of_model(message: String) -> ShapeMismatch {
+        ShapeMismatch {
             path: Vec::new(),
             message,
             hint: None,
         }
     }
 
-    fn hint(self, hint: &str) -> Misfit {
-        Misfit {
+    fn hint(self, hint: &str) -> ShapeMismatch {
+        ShapeMismatch {
             hint: Some(hint.to_string()),
             ..self
         }
@@ -53,12 +53,14 @@ impl Misfit {
 }
 
 /// The shape of the outputs for a sample.
-pub fn output_shape(spec: &ModelSpec) -> Result<Vec<u32>, Misfit> {
+pub fn output_shape(spec: &ModelSpec) -> Result<Vec<u32>, ShapeMismatch> {
     if spec.layers.is_empty() {
-        return Err(Misfit::of_model("a model has at least one layer".into()));
+        return Err(ShapeMismatch::of_model(
+            "a model has at least one layer".into(),
+        ));
     }
     if product(&spec.input).is_none() {
-        return Err(Misfit::of_model(format!(
+        return Err(ShapeMismatch::of_model(format!(
             "samples of {} are empty or too large",
             shown(&spec.input)
         )));
@@ -67,12 +69,12 @@ pub fn output_shape(spec: &ModelSpec) -> Result<Vec<u32>, Misfit> {
         &spec.layers,
         spec.input.clone(),
         &mut Vec::new(),
-        Place::Layer,
+        LayerStep::Layer,
     )?;
     let last = spec.layers.len() - 1;
     let end = |message: String, hint: &str| {
-        Err(Misfit {
-            path: vec![Place::Layer(last)],
+        Err(ShapeMismatch {
+            path: vec![LayerStep::Layer(last)],
             message,
             hint: Some(hint.to_string()),
         })
@@ -97,9 +99,9 @@ pub fn output_shape(spec: &ModelSpec) -> Result<Vec<u32>, Misfit> {
 pub fn sequence(
     layers: &[Layer],
     mut shape: Vec<u32>,
-    path: &mut Vec<Place>,
-    place: fn(usize) -> Place,
-) -> Result<Vec<u32>, Misfit> {
+    path: &mut Vec<LayerStep>,
+    place: fn(usize) -> LayerStep,
+) -> Result<Vec<u32>, ShapeMismatch> {
     for (index, layer) in layers.iter().enumerate() {
         path.push(place(index));
         shape = layer_output(layer, &shape, path)?;
@@ -109,8 +111,12 @@ pub fn sequence(
 }
 
 /// The shape that one layer leaves of `input`. `path` leads to the layer.
-pub fn layer_output(layer: &Layer, input: &[u32], path: &[Place]) -> Result<Vec<u32>, Misfit> {
-    let given = Given { layer, input, path };
+pub fn layer_output(
+    layer: &Layer,
+    input: &[u32],
+    path: &[LayerStep],
+) -> Result<Vec<u32>, ShapeMismatch> {
+    let given = LayerInput { layer, input, path };
     let output = match layer {
         Layer::Dense { units, .. } => given.dense(*units)?,
         Layer::Conv2d {
@@ -142,14 +148,14 @@ pub fn layer_output(layer: &Layer, input: &[u32], path: &[Place]) -> Result<Vec<
 }
 
 /// A layer, where it stands, and the shape that it is given.
-struct Given<'a> {
+struct LayerInput<'a> {
     layer: &'a Layer,
     input: &'a [u32],
-    path: &'a [Place],
+    path: &'a [LayerStep],
 }
 
-impl Given<'_> {
-    fn dense(&self, units: u32) -> Result<Vec<u32>, Misfit> {
+impl LayerInput<'_> {
+    fn dense(&self, units: u32) -> Result<Vec<u32>, ShapeMismatch> {
         if units == 0 {
             return Err(self.misfit("`dense` has no units"));
         }
@@ -161,7 +167,12 @@ impl Given<'_> {
         }
     }
 
-    fn conv2d(&self, channels: u32, window: &WindowSpec, groups: u32) -> Result<Vec<u32>, Misfit> {
+    fn conv2d(
+        &self,
+        channels: u32,
+        window: &WindowSpec,
+        groups: u32,
+    ) -> Result<Vec<u32>, ShapeMismatch> {
         let [given, rows, columns] = self.image()?;
         if channels == 0 {
             return Err(self.misfit("`conv2d` has no channels"));
@@ -183,7 +194,7 @@ impl Given<'_> {
         Ok(vec![channels, rows, columns])
     }
 
-    fn pool(&self, window: &WindowSpec) -> Result<Vec<u32>, Misfit> {
+    fn pool(&self, window: &WindowSpec) -> Result<Vec<u32>, ShapeMismatch> {
         let [channels, rows, columns] = self.image()?;
         let name = self.layer.name();
         if (0..2).any(|axis| window.padding[axis] > window.size[axis] / 2) {
@@ -196,22 +207,22 @@ impl Given<'_> {
         Ok(vec![channels, rows, columns])
     }
 
-    fn batch_norm(&self) -> Result<Vec<u32>, Misfit> {
+    fn batch_norm(&self) -> Result<Vec<u32>, ShapeMismatch> {
         match self.input.len() {
             1 | 3 => Ok(self.input.to_vec()),
             _ => Err(self.takes("a row of numbers or an image")),
         }
     }
 
-    fn layer_norm(&self) -> Result<Vec<u32>, Misfit> {
+    fn layer_norm(&self) -> Result<Vec<u32>, ShapeMismatch> {
         if self.input.is_empty() {
             return Err(self.misfit("`layer_norm` has nothing to normalize"));
         }
         Ok(self.input.to_vec())
     }
 
-    fn embedding(&self, vocabulary: u32, dimensions: u32) -> Result<Vec<u32>, Misfit> {
-        if self.path != [Place::Layer(0)] {
+    fn embedding(&self, vocabulary: u32, dimensions: u32) -> Result<Vec<u32>, ShapeMismatch> {
+        if self.path != [LayerStep::Layer(0)] {
             return Err(self
                 .misfit("`embedding` takes whole numbers, which only samples are")
                 .hint("put it first"));
@@ -225,7 +236,7 @@ impl Given<'_> {
         Ok([self.input, &[dimensions]].concat())
     }
 
-    fn residual(&self, layers: &[Layer], shortcut: &[Layer]) -> Result<Vec<u32>, Misfit> {
+    fn residual(&self, layers: &[Layer], shortcut: &[Layer]) -> Result<Vec<u32>, ShapeMismatch> {
         if self.path.len() >= MOST_DEPTH {
             return Err(self.misfit(format!("more than {MOST_DEPTH} blocks within each other")));
         }
@@ -233,8 +244,8 @@ impl Given<'_> {
             return Err(self.misfit("`residual` has no layers"));
         }
         let path = &mut self.path.to_vec();
-        let through = sequence(layers, self.input.to_vec(), path, Place::Layer)?;
-        let around = sequence(shortcut, self.input.to_vec(), path, Place::Shortcut)?;
+        let through = sequence(layers, self.input.to_vec(), path, LayerStep::Layer)?;
+        let around = sequence(shortcut, self.input.to_vec(), path, LayerStep::Shortcut)?;
         if through != around {
             let message = format!(
                 "the block's layers leave {}, its shortcut {}: they cannot be added",
@@ -248,7 +259,7 @@ impl Given<'_> {
         Ok(through)
     }
 
-    fn dropout(&self, share: f32) -> Result<Vec<u32>, Misfit> {
+    fn dropout(&self, share: f32) -> Result<Vec<u32>, ShapeMismatch> {
         if !(0.0..1.0).contains(&share) {
             return Err(self.misfit(format!(
                 "`dropout` is a fraction from 0 to below 1, not {share}"
@@ -258,7 +269,7 @@ impl Given<'_> {
     }
 
     /// The input as channels x rows x columns.
-    fn image(&self) -> Result<[u32; 3], Misfit> {
+    fn image(&self) -> Result<[u32; 3], ShapeMismatch> {
         self.input.try_into().map_err(|_| {
             self.takes("channels x rows x columns").hint(
                 "say how samples are shaped: [data] shape = [1, 28, 28]; `flatten` comes after \
@@ -267,13 +278,13 @@ impl Given<'_> {
         })
     }
 
-    fn takes(&self, wanted: &str) -> Misfit {
+    fn takes(&self, wanted: &str) -> ShapeMismatch {
         let (name, given) = (self.layer.name(), shown(self.input));
         self.misfit(format!("`{name}` takes {wanted}, and is given {given}"))
     }
 
-    fn misfit(&self, message: impl Into<String>) -> Misfit {
-        Misfit {
+    fn misfit(&self, message: impl Into<String>) -> ShapeMismatch {
+        ShapeMismatch {
             path: self.path.to_vec(),
             message: message.into(),
             hint: None,

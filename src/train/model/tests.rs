@@ -1,7 +1,7 @@
 //! Models beside PyTorch's numbers (`tests/fixtures/torch`), and beside finite differences.
 
 use super::{Batch, Layer, Loss, ModelSpec, NeuralNetwork, WindowSpec, arrays, output_shape, spec};
-use crate::model::shapes::Place;
+use crate::model::shapes::LayerStep;
 use bytes::Bytes;
 use nodectl_formats::{
     convert,
@@ -393,7 +393,7 @@ fn shape_of(
     input: &[u32],
     layers: Vec<Layer>,
     loss: Loss,
-) -> Result<Vec<u32>, (Vec<Place>, String)> {
+) -> Result<Vec<u32>, (Vec<LayerStep>, String)> {
     output_shape(&ModelSpec {
         input: input.to_vec(),
         layers,
@@ -410,7 +410,7 @@ fn layers_that_do_not_fit_are_named_with_their_place() {
     let refused = |input: &[u32], layers, loss| shape_of(input, layers, loss).unwrap_err();
     let image = vec![conv(), dense(10)];
     let (path, message) = refused(&[1, 8, 8], image, Loss::CrossEntropy);
-    assert_eq!(path, [Place::Layer(1)]);
+    assert_eq!(path, [LayerStep::Layer(1)]);
     assert_eq!(
         message,
         "`dense` takes a row of numbers, and is given 4 x 6 x 6"
@@ -438,14 +438,14 @@ fn blocks_that_do_not_fit_are_named_with_their_place() {
     };
     let (path, message) = after_dense(vec![dense(3)], vec![Layer::Relu, Layer::Flatten]);
     assert!(
-        path == [Place::Layer(1)] && message.contains("leave 3, its shortcut 4"),
+        path == [LayerStep::Layer(1)] && message.contains("leave 3, its shortcut 4"),
         "{message}"
     );
     let pool = Layer::MaxPool {
         window: WindowSpec::square(2),
     };
     let (path, _) = after_dense(vec![dense(4)], vec![pool]);
-    assert_eq!(path, [Place::Layer(1), Place::Shortcut(0)]);
+    assert_eq!(path, [LayerStep::Layer(1), LayerStep::Shortcut(0)]);
     let deep = (0..20).fold(dense(4), |inner, _| Layer::Residual {
         layers: vec![inner],
         shortcut: vec![],

@@ -27,11 +27,11 @@ const STRANGERS: usize = 64;
 /// A longer path does not fit into an address (unix(7)).
 const MAX_PATH_BYTES: usize = 107;
 
-type Expected = Arc<Mutex<HashMap<String, oneshot::Sender<UnixStream>>>>;
+type ExpectedWorkers = Arc<Mutex<HashMap<String, oneshot::Sender<UnixStream>>>>;
 
 pub struct WorkerListener {
     pub socket: PathBuf,
-    expected: Expected,
+    expected: ExpectedWorkers,
     accepting: AbortHandle,
 }
 
@@ -39,7 +39,7 @@ pub struct WorkerListener {
 pub struct Invited {
     pub token: String,
     pub stream: oneshot::Receiver<UnixStream>,
-    expected: Expected,
+    expected: ExpectedWorkers,
 }
 
 impl WorkerListener {
@@ -54,7 +54,7 @@ impl WorkerListener {
         }
         remove_if_there(&socket)?;
         let listener = bind_private(&socket)?;
-        let expected = Expected::default();
+        let expected = ExpectedWorkers::default();
         let accepting = tokio::spawn(accept(listener, expected.clone())).abort_handle();
         Ok(Self {
             socket,
@@ -98,7 +98,7 @@ fn bind_private(socket: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(sockets::bind_private(socket)?)
 }
 
-async fn accept(listener: UnixListener, expected: Expected) {
+async fn accept(listener: UnixListener, expected: ExpectedWorkers) {
     let strangers = Arc::new(Semaphore::new(STRANGERS));
     loop {
         let Ok(permit) = strangers.clone().acquire_owned().await else {
@@ -121,7 +121,7 @@ async fn accept(listener: UnixListener, expected: Expected) {
 }
 
 /// Reads who it is. A wrong token closes the connection.
-async fn admit(mut stream: UnixStream, expected: &Expected) -> io::Result<()> {
+async fn admit(mut stream: UnixStream, expected: &ExpectedWorkers) -> io::Result<()> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header).await?;
     let header = Header::<FromWorker>::decode(&header).map_err(io::Error::other)?;
@@ -143,6 +143,8 @@ async fn admit(mut stream: UnixStream, expected: &Expected) -> io::Result<()> {
     Ok(())
 }
 
-fn lock(expected: &Expected) -> MutexGuard<'_, HashMap<String, oneshot::Sender<UnixStream>>> {
+fn lock(
+    expected: &ExpectedWorkers,
+) -> MutexGuard<'_, HashMap<String, oneshot::Sender<UnixStream>>> {
     expected.lock().unwrap_or_else(PoisonError::into_inner)
 }
