@@ -31,6 +31,8 @@ class Call:
     is_future = False
     #: It is told when a worker has a task of its.
     wants_start = False
+    #: The most items between the iterable and the reader, where the caller has said so.
+    most: Optional[int] = None
 
     def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]]) -> None:
         self.engine = engine
@@ -58,6 +60,8 @@ class Call:
 
     def has_room(self) -> bool:
         held, workers = self.held(), self.engine.workers
+        if self.most is not None:
+            return held < self.most
         if held <= workers or self.takes_all:
             return True
         limit = min(WINDOW_ITEMS, _FIRST_ITEMS + 2 * self.ended)
@@ -274,6 +278,14 @@ class EagerResults(OrderedResults):
 
     def begin(self) -> None:
         self.take_all()
+
+
+class BufferedResults(OrderedResults):
+    """As `OrderedResults`, but no more than `most` items are taken whose results have not been read."""
+
+    def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]], bar: Any, most: int) -> None:
+        self.most = most
+        super().__init__(engine, pickler, items, bar)
 
 
 class PoolFuture(Future[Any]):

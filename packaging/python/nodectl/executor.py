@@ -11,7 +11,7 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple
 
 from ._caller import Caller
-from ._calls import EagerResults, FutureCall, OrderedResults
+from ._calls import BufferedResults, EagerResults, FutureCall, OrderedResults
 from ._errors import PoolError
 from .pool import Pool
 
@@ -75,7 +75,7 @@ class Executor(concurrent.futures.Executor):
 
         :param timeout: Seconds from now after which the next result is a `TimeoutError`.
         :param chunksize: For compatibility: tasks are batched as needed.
-        :param buffersize: Any number: items are taken as their results are read, as by `Pool.imap`, of endless iterables too.
+        :param buffersize: The most items that are taken from the iterables before their results are read; endless ones will do.
         :raises ValueError: `chunksize` or `buffersize` is less than 1.
         """
         self._check()
@@ -90,8 +90,12 @@ class Executor(concurrent.futures.Executor):
         if buffersize is None:
             arguments = list(arguments)
         calls: Iterator[Tuple[Any, Any]] = (((function, args, {}), {}) for args in arguments)
-        series = EagerResults if buffersize is None else OrderedResults
-        results = series(engine, pickler, calls, self.pool._bar(arguments))
+        bar = self.pool._bar(arguments)
+        results: OrderedResults
+        if buffersize is None:
+            results = EagerResults(engine, pickler, calls, bar)
+        else:
+            results = BufferedResults(engine, pickler, calls, bar, buffersize)
         self._series.add(results)
         return _until(results, deadline)
 

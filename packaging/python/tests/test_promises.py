@@ -106,7 +106,7 @@ class Promises(Base):
         executor = self.executor()
         results = executor.map(lambda x: x, endless(), buffersize=4)
         self.assertEqual([next(results) for _ in range(5)], [1, 2, 3, 4, 5])
-        self.assertLess(len(taken), 200)
+        self.assertLessEqual(len(taken), 4 + 5)
 
     def test_a_cancelled_future_is_done(self):
         executor = self.executor(max_workers=2)

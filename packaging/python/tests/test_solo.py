@@ -46,7 +46,7 @@ class Base(unittest.TestCase):
 
     def output(self, text):
         program = self.program(text, stderr=subprocess.PIPE)
-        out, err = program.communicate(timeout=120)
+        out, err = program.communicate(timeout=280)
         self.assertEqual(program.returncode, 0, out + err)
         return out
 
@@ -237,7 +237,7 @@ with Pool(Slow, cpus=0.5) as pool:
         )
         self.addCleanup(second.stdout.close)
         self.assertEqual(second.stdout.readline(), "under way\n")
-        first.communicate("end\n", timeout=60)
+        first.communicate("end\n", timeout=200)
         self.assertEqual(first.returncode, 0)
         self.assertEqual(second.stdout.readline(), "True\n")
         self.assertEqual(second.wait(60), 0)
@@ -284,7 +284,7 @@ terminate(); wait()
 """,
             stderr=subprocess.PIPE,
         )
-        _, err = program.communicate(timeout=60)
+        _, err = program.communicate(timeout=200)
         self.assertIn("warning: no node was found at 127.0.0.2:9 so far", err)
 
     def test_a_node_that_works_alone_is_not_taken_for_a_cluster(self):
@@ -354,7 +354,7 @@ with Pool(Broken) as pool:
 """,
             stderr=subprocess.PIPE,
         )
-        _, err = program.communicate(timeout=60)
+        _, err = program.communicate(timeout=200)
         self.assertIn("no data set", err)
         self.assertIn("PoolBroken", err)
 
