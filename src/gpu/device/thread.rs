@@ -127,6 +127,26 @@ enum AfterSubmission {
     },
 }
 
+impl AfterSubmission {
+    /// Tells who waits that it will not come to that.
+    fn refuse(&self, error: &DeviceError) {
+        match self {
+            Self::Nothing => {}
+            Self::Answer(reply) => drop(reply.try_send(Err(error.clone()))),
+            Self::Uploaded { reply, .. } => {
+                let _ = reply
+                    .as_ref()
+                    .map(|reply| reply.try_send(Err(error.clone())));
+            }
+            Self::Downloaded { reply, .. } => {
+                let _ = reply
+                    .as_ref()
+                    .map(|reply| reply.try_send(Err(error.clone())));
+            }
+        }
+    }
+}
+
 /// A submission that was made.
 struct Landing {
     point: Point,
@@ -404,6 +424,10 @@ impl Submitter {
         if staging.is_full(bytes) {
             self.flush();
         }
+        // What was not submitted frees none.
+        if let Some(error) = self.setup.failure.get() {
+            return Err(error);
+        }
         staging.take(bytes)
     }
 
@@ -464,6 +488,10 @@ impl Submitter {
     /// Submits what was planned.
     fn flush(&mut self) {
         let batch = std::mem::take(&mut self.batch);
+        if self.setup.failure.get().is_some() {
+            // Dropping what was planned tells who waits.
+            return;
+        }
         for same_lane in batch.chunk_by(|a, b| a.lane == b.lane) {
             let submissions: Vec<_> = same_lane
                 .iter()
@@ -475,11 +503,13 @@ impl Submitter {
             let lane = &mut self.lanes[same_lane[0].lane];
             debug_assert_eq!(lane.submitted() + 1, same_lane[0].number);
             if let Err(error) = lane.submit(&submissions) {
-                // What was submitted before is still in use by the GPU and must outlive it.
-                self.setup.failure.set(match error {
+                let error = match error {
                     lost @ DeviceError::Lost { .. } => lost,
                     other => DeviceError::lost(other),
-                });
+                };
+                self.setup.failure.set(error.clone());
+                batch.iter().for_each(|flight| flight.then.refuse(&error));
+                // What was submitted before is still in use by the GPU and must outlive it.
                 std::mem::forget(batch);
                 return;
             }

@@ -143,9 +143,24 @@ fn what_was_learned_is_there_in_the_next_process() {
     assert_eq!(open().choice("a product"), None);
 }
 
-/// A driver whose device is lost once somebody says so.
+/// A driver whose device is lost once somebody says so: while its work is waited for, or while more
+/// is submitted.
 #[derive(Default)]
-struct Loses(AtomicBool);
+struct Loses {
+    waiting: AtomicBool,
+    submitting: AtomicBool,
+}
+
+impl Loses {
+    fn told(is_lost: &AtomicBool, doing: &str) -> Result<(), DeviceError> {
+        match is_lost.load(Ordering::SeqCst) {
+            true => Err(error::refused::<vulkano::VulkanError>(doing)(
+                vulkano::VulkanError::DeviceLost,
+            )),
+            false => Ok(()),
+        }
+    }
+}
 
 impl LaneDriver for Loses {
     unsafe fn submit(
@@ -153,6 +168,7 @@ impl LaneDriver for Loses {
         queue: &Arc<Queue>,
         submissions: &[ash::vk::SubmitInfo<'_>],
     ) -> Result<(), DeviceError> {
+        Self::told(&self.submitting, "submitting work")?;
         // SAFETY: as the caller says.
         unsafe { super::super::lane::VulkanDriver.submit(queue, submissions) }
     }
@@ -164,12 +180,37 @@ impl LaneDriver for Loses {
         limit: Duration,
     ) -> Result<bool, DeviceError> {
         let ended = super::super::lane::VulkanDriver.wait(timeline, number, limit)?;
-        match self.0.load(Ordering::SeqCst) {
-            true => Err(error::refused::<vulkano::VulkanError>("waiting for it")(
-                vulkano::VulkanError::DeviceLost,
-            )),
-            false => Ok(ended),
-        }
+        Self::told(&self.waiting, "waiting for it").map(|()| ended)
+    }
+}
+
+/// Whoever waits for what was not submitted any more is told at once, and not when his time is up.
+#[test]
+fn a_device_that_is_lost_while_work_is_submitted_is_told_to_all_who_wait() {
+    let driver = Arc::new(Loses::default());
+    let Some(_alone) = Fixture::new() else { return };
+    let mut opened = open::open(Wanted::Best, &OPTIONS).unwrap();
+    opened.driver = driver.clone();
+    let device = Device::start(opened, &OPTIONS).unwrap();
+    let recording = run_slow(&device, [4, 1, 1], 10, 1);
+    let buffer = device.buffer(20 << 20).unwrap();
+    device
+        .upload(&buffer, 0, vec![1; 4].into())
+        .wait(LIMIT)
+        .unwrap();
+    driver.submitting.store(true, Ordering::SeqCst);
+    // Several pieces.
+    let upload = device.upload(&buffer, 0, vec![0; 20 << 20].into());
+    let run = device.run(&recording);
+    let download = device.download(&buffer, 0..4);
+    let is_lost = |error: &DeviceError| matches!(error, DeviceError::Lost { .. });
+    for error in [
+        upload.wait(LIMIT).unwrap_err(),
+        run.wait(LIMIT).unwrap_err(),
+        download.wait(LIMIT).unwrap_err(),
+        device.download(&buffer, 0..4).wait(LIMIT).unwrap_err(),
+    ] {
+        assert!(is_lost(&error), "{error:?}");
     }
 }
 
@@ -184,7 +225,7 @@ fn a_lost_device_says_what_ran_and_the_kernel_is_cut_smaller_next_time() {
     let recording = run_slow(&device, groups, 10, 1);
     let id = first_kernel(&recording);
     let before = device.0.learned.pace(&id).unwrap().time(500);
-    driver.0.store(true, Ordering::SeqCst);
+    driver.waiting.store(true, Ordering::SeqCst);
     let error = device.run(&recording).wait(LIMIT).unwrap_err();
     assert!(
         matches!(error, DeviceError::Lost { ran: Some(_), .. }),
