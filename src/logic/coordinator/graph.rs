@@ -242,7 +242,13 @@ impl Coordinator {
         let needs = self.spec.work.holds_of(task, &info.resources);
         let lacking = info.resources.lacks(&needs)?;
         let (has, needs) = (info.resources.amount(&lacking), needs.amount(&lacking));
-        Some(format!("it has {has}, and a task needs {needs}"))
+        let resting = info
+            .gpus
+            .iter()
+            .filter(|_| lacking == "gpus")
+            .find_map(|gpu| Some((&gpu.name, gpu.details.rests.as_ref()?)));
+        let rests = resting.map_or(String::new(), |(name, why)| format!("; of {name}, {why}"));
+        Some(format!("it has {has}, and a task needs {needs}{rests}"))
     }
 
     /// What a node lacks that has room for no kind of the job's tasks, even when it is empty.
