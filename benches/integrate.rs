@@ -1,19 +1,26 @@
 //! Azimuthal integration of frames in memory, on one thread: milliseconds of CPU time a frame
 //! beside pyFAI's fastest method of the same splitting, in turns in the same run, and gigabytes of
 //! frames a second beside a stream copy. `-- --rounds N` (3). `-- --device`: only the
-//! best device here, in frames a second.
+//! best device here, in frames a second; also from compressed chunks, decoded by the device and by
+//! one thread of the processor.
 
 mod support;
 
-use nodectl::azint::engine::{
-    EngineChoice, Frames, Geometry, Images, IntegrationSettings, Integrator, Options, Pixels,
-    Splitting, Unit,
+use nodectl::azint::{
+    decode::{ChunkBlocks, FilterSpec, Pipeline, Scratch},
+    engine::{
+        ChunkDecoder, EngineChoice, Frames, Geometry, Images, IntegrationSettings, Integrator,
+        Options, Pixels, Splitting, Unit,
+    },
 };
+use nodectl::{gpu::device::Device, types::GpuKind};
 use std::time::Instant;
 use support::{best_device, is_set, number, peer::Peer, proc::own_cpu, report};
 
 const FRAMES: usize = 16;
 const POINTS: u32 = 1000;
+/// Elements of a block of bitshuffle: 8 KiB, as detectors write them.
+const BLOCK: usize = 2048;
 /// The value of dead pixels.
 const DEAD: u32 = u32::MAX;
 
@@ -120,17 +127,100 @@ fn on_the_device(rounds: usize) {
         for (splitting, name, _) in SPLITTINGS {
             let engine = EngineChoice::Vulkan(device.clone());
             let integrator = integrator(detector, splitting, engine);
-            let round = |_| {
-                let begun = Instant::now();
+            let best = best_of(rounds, || {
                 drop(integrator.integrate(&stack, &[]).expect("patterns"));
-                begun.elapsed().as_secs_f64()
-            };
-            // The first round warms up.
-            let best = (0..=rounds).map(round).skip(1).fold(f64::MAX, f64::min);
+            });
             let what = format!("{} {name}", detector.name);
             report::value(&what, FRAMES as f64 / best, "frames/s", "");
         }
     }
+    from_chunks(&device, rounds);
+}
+
+/// Frames of an Eiger compressed by bitshuffle and LZ4, in memory.
+fn from_chunks(device: &Device, rounds: usize) {
+    let detector = &DETECTORS[0];
+    // A processor in disguise would take minutes for all.
+    let is_software = device.info().gpu.kind == GpuKind::Software;
+    let count = if is_software { 2 } else { FRAMES };
+    let pixels = detector.shape[0] * detector.shape[1];
+    let frames = frames(detector);
+    let chunks: Vec<Vec<u8>> = frames.chunks(pixels).take(count).map(packed).collect();
+    let stored: usize = chunks.iter().map(Vec::len).sum();
+    let told = format!("{:.1} MB a frame", stored as f64 / 1e6 / count as f64);
+    let filter = FilterSpec {
+        id: 32008,
+        parameters: vec![0, 4, 4, 0, 2],
+    };
+    let pipeline = Pipeline::new(&[filter], 4).expect("it is known");
+    let engine = EngineChoice::Vulkan(device.clone());
+    let mut integrator = integrator(detector, Splitting::No, engine);
+    integrator.set_chunk_decoder(ChunkDecoder::Device);
+    let by_device = || {
+        let blocks = chunks
+            .iter()
+            .map(|chunk| pipeline.blocks(chunk, 0, 4 * pixels));
+        let blocks: Vec<ChunkBlocks<'_>> = blocks.map(|blocks| blocks.expect("whole")).collect();
+        let none = Pixels::U32(&[]);
+        let patterns = integrator.integrate_chunks(&none, &blocks, &[]);
+        drop(patterns.expect("it works").expect("it decodes"));
+    };
+    let mut decoded = vec![0u32; count * pixels];
+    let mut scratch = Scratch::default();
+    let by_processor = || {
+        for (chunk, frame) in chunks.iter().zip(decoded.chunks_mut(pixels)) {
+            let frame = bytemuck::cast_slice_mut(frame);
+            let result = pipeline.decode(chunk, 0, frame, &mut scratch);
+            result.expect("it is whole");
+        }
+        let frames = Frames::new(Pixels::U32(&decoded), count, detector.shape);
+        let patterns = integrator.integrate(&frames.expect("whole frames"), &[]);
+        drop(patterns.expect("it works"));
+    };
+    let what = |by: &str| format!("{} from chunks that {by}", detector.name);
+    let device_rate = count as f64 / best_of(rounds, by_device);
+    report::value(&what("the device decodes"), device_rate, "frames/s", &told);
+    let thread_rate = count as f64 / best_of(rounds, by_processor);
+    report::value(&what("one thread decodes"), thread_rate, "frames/s", &told);
+}
+
+/// The fewest seconds by the clock, after a round that warms up.
+fn best_of(rounds: usize, mut work: impl FnMut()) -> f64 {
+    let round = |_| {
+        let begun = Instant::now();
+        work();
+        begun.elapsed().as_secs_f64()
+    };
+    (0..=rounds).map(round).skip(1).fold(f64::MAX, f64::min)
+}
+
+/// A frame as a chunk of HDF5's filter 32008 with LZ4.
+fn packed(frame: &[u32]) -> Vec<u8> {
+    let mut chunk = (4 * frame.len() as u64).to_be_bytes().to_vec();
+    chunk.extend(((4 * BLOCK) as u32).to_be_bytes());
+    let whole = frame.len() / 8 * 8;
+    for block in frame[..whole].chunks(BLOCK) {
+        let packed = lz4_flex::block::compress(&transposed(block));
+        chunk.extend((packed.len() as u32).to_be_bytes());
+        chunk.extend(packed);
+    }
+    chunk.extend(bytemuck::cast_slice::<u32, u8>(&frame[whole..]));
+    chunk
+}
+
+/// Bit b of element i as bit i % 8 of byte i / 8 of row b.
+fn transposed(block: &[u32]) -> Vec<u8> {
+    let columns = block.len() / 8;
+    let mut rows = vec![0; 4 * block.len()];
+    for (at, element) in block.iter().enumerate() {
+        let mut bits = *element;
+        while bits != 0 {
+            let bit = bits.trailing_zeros() as usize;
+            rows[bit * columns + at / 8] |= 1u8 << (at % 8);
+            bits &= bits - 1;
+        }
+    }
+    rows
 }
 
 fn integrator(detector: &Detector, splitting: Splitting, engine: EngineChoice) -> Integrator {

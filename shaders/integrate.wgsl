@@ -1,10 +1,11 @@
 // The sums of azimuthal integration: of frames, over the pixels of each bin. `lanes` invocations share a bin and up to four
-// frames; each takes every lanes-th share, then they combine as a tree. Every sum is a pair of floats, the second of which holds
-// what rounding took from the first (Knuth's TwoSum).
+// frames, which the workgroup's y names; each takes every lanes-th share, then they combine as a tree. Every sum is a pair of
+// floats, the second of which holds what rounding took from the first (Knuth's TwoSum).
 
 struct Push {
     bins: u32, pixels: u32, shares: u32,
-    first_frame: u32, frames: u32,
+    // Pixels from one frame's first to the next one's.
+    stride: u32, frames: u32,
     lanes: u32,
     // Of the frames' numbers: 0 u8, 1 u16, 2 u32, 3 i32, 4 f32.
     kind: u32,
@@ -55,7 +56,7 @@ fn counts(value: f32) -> f32 {
 }
 
 // Adds up the sums of the lanes of a bin and stores them.
-fn store(sum: Sum, quantity: u32, row: u32, thread: u32) {
+fn store(sum: Sum, quantity: u32, row: u32, first_frame: u32, thread: u32) {
     let lane = thread % p.lanes;
     shared_high[thread] = sum.high;
     shared_low[thread] = sum.low;
@@ -68,8 +69,8 @@ fn store(sum: Sum, quantity: u32, row: u32, thread: u32) {
         }
     }
     if lane == 0u && row < p.bins {
-        for (var frame = 0u; frame < min(p.frames - p.first_frame, 4u); frame++) {
-            let at = (((p.first_frame + frame) * 5u + quantity) * 2u) * p.bins + row;
+        for (var frame = 0u; frame < min(p.frames - first_frame, 4u); frame++) {
+            let at = (((first_frame + frame) * 5u + quantity) * 2u) * p.bins + row;
             sums[at] = shared_high[thread][frame];
             sums[at + p.bins] = shared_low[thread][frame];
         }
@@ -86,8 +87,9 @@ fn main(
     let lane = thread % p.lanes;
     // Of fewer than four frames, the last is added up again and not stored.
     let last = p.frames - 1u;
-    let at = vec4<u32>(p.first_frame, min(p.first_frame + 1u, last), min(p.first_frame + 2u, last), min(p.first_frame + 3u, last))
-        * p.pixels;
+    let first_frame = 4u * group.y;
+    let at = vec4<u32>(first_frame, min(first_frame + 1u, last), min(first_frame + 2u, last), min(first_frame + 3u, last))
+        * p.stride;
     for (var first = group.x * per_group; first < p.bins; first += MOST_GROUPS * per_group) {
         let row = first + thread / p.lanes;
         var signal = Sum();
@@ -116,10 +118,10 @@ fn main(
                 count = plus(count, scaled);
             }
         }
-        store(signal, 0u, row, thread);
-        store(variance, 1u, row, thread);
-        store(norm, 2u, row, thread);
-        store(norm2, 3u, row, thread);
-        store(count, 4u, row, thread);
+        store(signal, 0u, row, first_frame, thread);
+        store(variance, 1u, row, first_frame, thread);
+        store(norm, 2u, row, first_frame, thread);
+        store(norm2, 3u, row, first_frame, thread);
+        store(count, 4u, row, first_frame, thread);
     }
 }

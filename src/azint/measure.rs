@@ -44,7 +44,7 @@ pub(super) fn measure(
         .take_while(|threads| *threads < cores)
         .chain([cores])
         .collect();
-    let units = units(stack)?;
+    let units = units(stack, MAX_STRIPS)?;
     let time = TIME / steps.len() as u32;
     let mut rates = Vec::with_capacity(steps.len());
     let settings = &settings.of_frames(stack.shape);
@@ -62,11 +62,11 @@ pub(super) fn measure(
     Ok(chosen(rates, cores))
 }
 
-/// Stored frames as engines get them at once.
-fn units(stack: &Arc<Stack>) -> Result<Vec<StoredFrames>, String> {
+/// Stored frames as engines get them at once: as many as `most`, where there are so many.
+pub(super) fn units(stack: &Arc<Stack>, most: usize) -> Result<Vec<StoredFrames>, String> {
     let mut reader = Reader::new(stack.clone());
     let (mut units, mut next, mut bytes) = (Vec::new(), 0, 0);
-    while next < stack.frames && units.len() < MAX_STRIPS && bytes < MAX_BYTES {
+    while next < stack.frames && units.len() < most && bytes < MAX_BYTES {
         let unit = reader
             .read(next..stack.frames)
             .map_err(|error| error.to_string())?;
@@ -79,7 +79,7 @@ fn units(stack: &Arc<Stack>) -> Result<Vec<StoredFrames>, String> {
 
 /// Frames a second of an integrator's threads that each integrate the same frames again and again.
 /// What is begun is ended.
-fn rate(
+pub(super) fn rate(
     integrator: &Integrator,
     stack: &Stack,
     units: &[StoredFrames],

@@ -3,6 +3,7 @@
 //! first cache and transposed from there.
 
 use super::{DecodeError, bits, lz4, pipeline::FilterBuffers};
+use std::ops::Range;
 
 /// Without another size, a block has so many bytes (`BSHUF_TARGET_BLOCK_SIZE_B`), and at least so
 /// many elements.
@@ -28,6 +29,23 @@ pub(super) struct Bitshuffle {
     /// Elements of a block where the chunk itself does not say; 0 for the default.
     pub(super) block: usize,
     pub(super) compression: BlockCompression,
+}
+
+/// A chunk whose blocks were found and not decoded: each was transposed, then compressed by LZ4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkBlocks<'s> {
+    pub source: &'s [u8],
+    /// Where in the source each block's compressed bytes lie, in order; behind them the chunk's
+    /// last elements as they are, where they are fewer than eight.
+    pub places: Vec<Range<usize>>,
+    /// Bytes of an element: 1, 2, 4 or 8.
+    pub element: usize,
+    /// Decoded bytes of each block but the last, which has what is left.
+    pub block: usize,
+    /// Decoded bytes of all blocks.
+    pub in_blocks: usize,
+    /// Decoded bytes of the chunk.
+    pub length: usize,
 }
 
 /// A chunk that is decoded some bytes at a time, in order.
@@ -88,6 +106,46 @@ impl Bitshuffle {
         };
         pieces.check_end()?;
         Ok(pieces)
+    }
+
+    /// The blocks of a chunk that decodes to `length` bytes. None where they are not compressed by
+    /// LZ4, or are not what they should be: `decode` says what is wrong then.
+    pub(super) fn blocks<'s>(&self, source: &'s [u8], length: usize) -> Option<ChunkBlocks<'s>> {
+        if self.compression != BlockCompression::Lz4 {
+            return None;
+        }
+        let BitshufflePieces {
+            mut rest,
+            block,
+            in_blocks,
+            plain,
+            ..
+        } = self.pieces(source, length).ok()?;
+        let count = in_blocks.div_ceil(block);
+        let mut places = Vec::with_capacity(count + 1);
+        for _ in 0..count {
+            let own = sized(&mut rest).ok()?;
+            // LZ4 makes nothing so much longer.
+            if own.len() > 2 * block {
+                return None;
+            }
+            let end = source.len() - rest.len();
+            places.push(end - own.len()..end);
+        }
+        if rest.len() != plain {
+            return None;
+        }
+        if plain > 0 {
+            places.push(source.len() - plain..source.len());
+        }
+        Some(ChunkBlocks {
+            source,
+            places,
+            element: self.size,
+            block,
+            in_blocks,
+            length,
+        })
     }
 
     fn block_bytes(&self) -> usize {

@@ -20,8 +20,9 @@ mod lz4;
 mod lzf;
 mod pipeline;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
+pub use bitshuffle::ChunkBlocks;
 pub use pipeline::{ChunkPieces, FilterSpec, Pipeline, Scratch};
 
 /// Why a chunk cannot be decoded.

@@ -2,7 +2,7 @@
 
 use super::{
     DecodeError,
-    bitshuffle::{self, Bitshuffle, BlockCompression},
+    bitshuffle::{self, Bitshuffle, BlockCompression, ChunkBlocks},
     blosc, bytes, lz4, lzf,
 };
 use flate2::{Decompress, FlushDecompress, Status};
@@ -121,6 +121,22 @@ impl Pipeline {
                     .pieces(source, length)
                     .map(|pieces| ChunkPieces(FilterKind::Bitshuffle(pieces))),
             ),
+            _ => None,
+        }
+    }
+
+    /// The compressed blocks of a chunk of `length` decoded bytes, for whoever decodes them
+    /// elsewhere. None where no bitshuffle with LZ4 is all that is to be undone, or the chunk is
+    /// damaged: `decode` says how. `mask` as there.
+    pub fn blocks<'s>(
+        &self,
+        source: &'s [u8],
+        mask: u32,
+        length: usize,
+    ) -> Option<ChunkBlocks<'s>> {
+        let mut applied = self.applied(mask);
+        match (applied.next(), applied.next()) {
+            (Some(Step::Bitshuffle(bitshuffle)), None) => bitshuffle.blocks(source, length),
             _ => None,
         }
     }

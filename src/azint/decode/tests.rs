@@ -20,7 +20,7 @@ fn transpose(source: &[u8], size: usize) -> Vec<u8> {
 }
 
 /// A chunk of filter 32008 with LZ4, blocks of `block` elements.
-fn bitshuffle_lz4(data: &[u8], size: usize, block: usize) -> Vec<u8> {
+pub(crate) fn bitshuffle_lz4(data: &[u8], size: usize, block: usize) -> Vec<u8> {
     let mut chunk = (data.len() as u64).to_be_bytes().to_vec();
     chunk.extend(((block * size) as u32).to_be_bytes());
     let whole = data.len() / (8 * size) * (8 * size);
@@ -34,7 +34,7 @@ fn bitshuffle_lz4(data: &[u8], size: usize, block: usize) -> Vec<u8> {
 }
 
 /// Counts: mostly small, some saturated.
-fn counts(length: usize, seed: u32) -> Vec<u8> {
+pub(crate) fn counts(length: usize, seed: u32) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
         state ^= state << 13;

@@ -15,7 +15,9 @@ use super::{
     splitting::Positions,
     vulkan,
 };
+use crate::decode::ChunkBlocks;
 use nodectl_gpu::device::Device;
+use nodectl_types::GpuKind;
 use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
 use std::{path::PathBuf, sync::OnceLock};
 
@@ -59,6 +61,15 @@ pub struct Integrator {
     regions: Vec<PreparedRegion>,
     engine: AnyEngine,
     pool: ThreadPool,
+    chunk_decoder: ChunkDecoder,
+}
+
+/// What decodes chunks for a GPU that could do it itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChunkDecoder {
+    #[default]
+    Processor,
+    Device,
 }
 
 pub(super) enum AnyEngine {
@@ -135,7 +146,37 @@ impl Integrator {
             regions,
             engine,
             pool,
+            chunk_decoder: ChunkDecoder::default(),
         })
+    }
+
+    /// Has chunks decoded there from now on, where a GPU integrates and they are such as it can
+    /// decode.
+    pub fn set_chunk_decoder(&mut self, decoder: ChunkDecoder) {
+        self.chunk_decoder = decoder;
+    }
+
+    /// What decodes chunks, where there is a choice.
+    pub fn chunk_decoder(&self) -> ChunkDecoder {
+        self.chunk_decoder
+    }
+
+    /// Whether `integrate_chunks` has something to do.
+    pub fn takes_chunks(&self) -> bool {
+        self.chunk_decoder == ChunkDecoder::Device && self.is_on_device()
+    }
+
+    /// What kind of device adds up, where one does.
+    pub fn device_kind(&self) -> Option<GpuKind> {
+        match &self.engine {
+            AnyEngine::Vulkan(engine) if !self.is_together() => Some(engine.kind()),
+            AnyEngine::Vulkan(_) | AnyEngine::Cpu(_) => None,
+        }
+    }
+
+    /// Whether a GPU adds up.
+    pub fn is_on_device(&self) -> bool {
+        self.device_kind().is_some()
     }
 
     pub(super) fn set_engine(&mut self, engine: AnyEngine) {
@@ -190,6 +231,31 @@ impl Integrator {
         self.check_monitors(frames.frames, monitors)?;
         let sums = self.pool.install(|| self.sums(frames))?;
         Ok(self.patterns(sums, monitors))
+    }
+
+    /// The patterns of frames that a GPU decodes, as `integrate` returns them: a chunk for each, of
+    /// pixels such as `pixels`. None where it does not take them or one of them is damaged, which
+    /// decoding them otherwise tells.
+    ///
+    /// # Errors
+    /// Where monitors have another number than frames, or the GPU fails.
+    pub fn integrate_chunks(
+        &self,
+        pixels: &Pixels<'_>,
+        chunks: &[ChunkBlocks<'_>],
+        monitors: &[f64],
+    ) -> Result<Option<Vec<Patterns>>, IntegrationError> {
+        let AnyEngine::Vulkan(engine) = &self.engine else {
+            return Ok(None);
+        };
+        let [rows, columns] = self.shape();
+        let wanted = rows * columns * pixels.bytes_per_pixel();
+        if !self.takes_chunks() || chunks.iter().any(|chunk| chunk.length != wanted) {
+            return Ok(None);
+        }
+        self.check_monitors(chunks.len(), monitors)?;
+        let sums = engine.sums_of_chunks(&self.job(pixels), pixels, chunks)?;
+        Ok(sums.map(|sums| self.patterns(sums, monitors)))
     }
 
     /// Begins the integration of up to `MAX_STRIPS` frames whose pixels come a strip at a time, so

@@ -20,7 +20,7 @@
 //! | `corrections` | which pixels count, and how much |
 //! | `frames` | frames in memory, patterns |
 //! | `integrator` | all of it put together |
-//! | `cpu/`, `vulkan` | the engines |
+//! | `cpu/`, `vulkan/` | the engines |
 //! | `measure` | which of them is faster here |
 //! | `bins` | sums that need all pixels of a bin together: azimuthal errors, filters |
 //! | `sort` | the order of equal values in quantiles |
@@ -56,7 +56,7 @@ pub use geometry::Geometry;
 pub(super) use images::damage::damaged;
 pub(super) use images::ending;
 pub use images::{Image, Images, Mask};
-pub use integrator::{EngineChoice, Integrator, MAX_STRIPS, Options, Strips};
+pub use integrator::{ChunkDecoder, EngineChoice, Integrator, MAX_STRIPS, Options, Strips};
 pub use measure::{Comparison, MeasureOutcome};
 pub use parallax::Sensor;
 pub use settings::{

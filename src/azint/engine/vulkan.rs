@@ -1,18 +1,25 @@
 //! The engine on a GPU: the matrix by bins and the constants of pixels are uploaded once; frames
-//! follow in batches as they are in memory, and come back as sums, pairs of 32-bit floats. While
-//! one batch is computed the next one is on its way.
+//! follow in batches, as they are in memory or as chunks that the GPU decodes, and come back as
+//! sums, pairs of 32-bit floats. While one batch is computed the next one is on its way.
 
+mod batch;
+#[cfg(test)]
+mod tests;
+
+use self::batch::{BatchContent, BlockLayout, FrameBatch, FrameLayout, SlotSize, groups};
 use super::{
     corrections::Dummy,
     errors::IntegrationError,
     frames::{Frames, Pixels, Sums},
     integrator::{EngineJob, PreparedRegion},
 };
+use crate::decode::ChunkBlocks;
 use bytes::Bytes;
 use nodectl_gpu::device::{
     BufferBinding, Device, DeviceBuffer, DeviceError, DeviceRecording, Kernel, KernelSource,
     PendingCall, RecordingStep,
 };
+use nodectl_types::GpuKind;
 use std::{
     collections::{BTreeMap, VecDeque},
     ops::Range,
@@ -35,6 +42,9 @@ const MAX_GROUPS: usize = 65_535;
 /// For uploads, runs and downloads of a batch. A device that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// For each region and frame, the sums of all bins.
+pub(super) type RegionSums = Vec<Vec<Vec<Sums>>>;
+
 impl From<DeviceError> for IntegrationError {
     fn from(error: DeviceError) -> Self {
         match error {
@@ -47,6 +57,8 @@ impl From<DeviceError> for IntegrationError {
 pub(super) struct VulkanEngine {
     device: Device,
     kernel: Kernel,
+    /// What decodes chunks.
+    decoder: Kernel,
     /// The most bytes of a binding.
     bindable: u64,
     /// One for each kind of dummies that frames have had: one, as a rule.
@@ -83,24 +95,23 @@ struct Slots {
 
 /// Memory of a batch, and the recordings that work on it.
 struct Slot {
+    size: SlotSize,
     frames: DeviceBuffer,
     sums: Vec<DeviceBuffer>,
-    /// By the kind of the frames' numbers and their count.
-    recordings: BTreeMap<(u32, usize), DeviceRecording>,
-}
-
-/// Frames that are integrated by one call.
-struct FrameBatch<'a> {
-    bytes: &'a [u8],
-    frame_bytes: usize,
-    /// What the memory for a batch must hold at least.
-    slot_bytes: usize,
+    /// Chunks to be decoded, where their blocks lie, and which frames have damaged ones.
+    source: DeviceBuffer,
+    places: DeviceBuffer,
+    faults: DeviceBuffer,
+    /// By the layout of the frames and their count.
+    recordings: BTreeMap<(FrameLayout, usize), DeviceRecording>,
 }
 
 /// The sums of a batch, for each region, on their way.
 struct SumBatch {
     frames: usize,
     sums: Vec<PendingCall<Vec<u8>>>,
+    /// Of frames that the device decodes.
+    faults: Option<PendingCall<Vec<u8>>>,
 }
 
 impl VulkanEngine {
@@ -112,36 +123,36 @@ impl VulkanEngine {
     /// On a device of which one binding has at most so many bytes.
     pub(super) fn with(device: Device, bindable: u64) -> Result<Self, IntegrationError> {
         let bytes = include_bytes!("../../../shaders/integrate.spv");
-        let spirv: Vec<u32> = bytes
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|word| u32::from_le_bytes(*word))
-            .collect();
-        let source = KernelSource {
-            spirv: &spirv,
-            entry: "main",
-            constants: &[],
-            name: "integrate",
-        };
-        let kernel = device.kernel(&source)?;
+        let kernel = shipped(&device, "integrate", bytes)?;
+        let bytes = include_bytes!("../../../shaders/decode_blocks.spv");
+        let decoder = shipped(&device, "decode_blocks", bytes)?;
         Ok(Self {
             device,
             kernel,
+            decoder,
             bindable,
             plans: Mutex::default(),
         })
     }
 
-    /// For each region and frame, the sums of all bins.
+    /// What kind of device it is.
+    pub fn kind(&self) -> GpuKind {
+        self.device.info().gpu.kind
+    }
+
+    /// The sums of frames in memory.
     pub fn sums(
         &self,
         job: &EngineJob<'_>,
         frames: &Frames<'_>,
-    ) -> Result<Vec<Vec<Vec<Sums>>>, IntegrationError> {
-        let plan = self.plan(job)?;
-        let bytes = bytes_of(frames);
-        let frame_bytes = frames.pixels.bytes_per_pixel() * frames.shape[0] * frames.shape[1];
+    ) -> Result<RegionSums, IntegrationError> {
+        let layout = FrameLayout {
+            kind: kind(&frames.pixels),
+            pixel_bytes: frames.pixels.bytes_per_pixel(),
+            stride: frames.shape[0] * frames.shape[1],
+            blocks: None,
+        };
+        let frame_bytes = layout.frame_bytes();
         let at_once = self.batch_bytes() / frame_bytes.max(1);
         if at_once == 0 {
             let most = self.batch_bytes();
@@ -149,28 +160,60 @@ impl VulkanEngine {
                 "a frame of {frame_bytes} bytes, and it takes {most} at once"
             )));
         }
-        let mut by_region: Vec<Vec<Vec<Sums>>> = job.regions.iter().map(|_| Vec::new()).collect();
-        let mut waiting = VecDeque::new();
-        for bytes in bytes.chunks(at_once * frame_bytes) {
-            if waiting.len() == SLOTS {
-                waiting
-                    .pop_front()
-                    .map_or(Ok(()), |batch| finish(&plan, batch, &mut by_region))?;
-            }
-            let slot_bytes = bytes
-                .len()
-                .max((at_once * frame_bytes).min(frames.frames * frame_bytes));
-            let batch = FrameBatch {
-                bytes,
-                frame_bytes,
-                slot_bytes,
-            };
-            waiting.push_back(self.submit(&plan, job, kind(&frames.pixels), batch)?);
-        }
-        waiting
+        let most = at_once.min(frames.frames);
+        let batches = bytes_of(frames)
+            .chunks(at_once * frame_bytes.max(1))
+            .map(|pixels| FrameBatch::of_pixels(layout, pixels, most));
+        Ok(self.run(job, batches)?.0)
+    }
+
+    /// The sums of frames whose chunks the device decodes, of pixels such as `pixels`. None where
+    /// it cannot: chunks are too large or of several kinds, or one of them is damaged.
+    pub fn sums_of_chunks(
+        &self,
+        job: &EngineJob<'_>,
+        pixels: &Pixels<'_>,
+        chunks: &[ChunkBlocks<'_>],
+    ) -> Result<Option<RegionSums>, IntegrationError> {
+        let Some(blocks) = BlockLayout::of(chunks) else {
+            return Ok(None);
+        };
+        let layout = blocks.frames(kind(pixels), pixels.bytes_per_pixel());
+        let limit = self.batch_bytes();
+        let at_once = limit / layout.frame_bytes().max(1);
+        let Some(groups) = groups(chunks, at_once, limit) else {
+            return Ok(None);
+        };
+        let most = at_once.min(chunks.len());
+        let batches = groups
             .into_iter()
-            .try_for_each(|batch| finish(&plan, batch, &mut by_region))?;
-        Ok(by_region)
+            .map(|chunks| FrameBatch::of_chunks(layout, chunks, most, limit));
+        let (sums, is_whole) = self.run(job, batches)?;
+        Ok(is_whole.then_some(sums))
+    }
+
+    /// The sums of batches, and whether all of their frames could be decoded.
+    fn run(
+        &self,
+        job: &EngineJob<'_>,
+        batches: impl Iterator<Item = FrameBatch>,
+    ) -> Result<(RegionSums, bool), IntegrationError> {
+        let plan = self.plan(job)?;
+        let mut by_region: RegionSums = job.regions.iter().map(|_| Vec::new()).collect();
+        let mut is_whole = true;
+        let mut waiting = VecDeque::new();
+        for batch in batches {
+            if waiting.len() == SLOTS
+                && let Some(batch) = waiting.pop_front()
+            {
+                is_whole &= finish(&plan, batch, &mut by_region)?;
+            }
+            waiting.push_back(self.submit(&plan, job, batch)?);
+        }
+        for batch in waiting {
+            is_whole &= finish(&plan, batch, &mut by_region)?;
+        }
+        Ok((by_region, is_whole))
     }
 
     fn batch_bytes(&self) -> usize {
@@ -261,46 +304,45 @@ impl VulkanEngine {
         &self,
         plan: &Plan,
         job: &EngineJob<'_>,
-        kind: u32,
-        batch: FrameBatch<'_>,
+        batch: FrameBatch,
     ) -> Result<SumBatch, IntegrationError> {
-        let FrameBatch {
-            bytes,
-            frame_bytes,
-            slot_bytes,
-        } = batch;
-        let frames = bytes.len() / frame_bytes;
+        let (layout, frames) = (batch.layout, batch.frames);
         let mut slots = plan.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let index = slots.next;
         slots.next = (index + 1) % SLOTS;
-        let slot = self.slot(
-            plan,
-            &mut slots.slots,
-            index,
-            slot_bytes,
-            slot_bytes / frame_bytes,
-        )?;
-        let recording = match slot.recordings.get(&(kind, frames)) {
+        let slot = self.slot(plan, &mut slots.slots, index, batch.size)?;
+        let recording = match slot.recordings.get(&(layout, frames)) {
             Some(recording) => recording.clone(),
             None => {
-                let recording = self.record(plan, job, slot, kind, frames)?;
-                slot.recordings.insert((kind, frames), recording.clone());
+                let recording = self.record(plan, job, slot, &layout, frames)?;
+                let key = (layout, frames);
+                slot.recordings.insert(key, recording.clone());
                 recording
             }
         };
-        let upload = self.device.upload(&slot.frames, 0, padded(bytes));
+        let upload = |buffer: &DeviceBuffer, bytes: Bytes| self.device.upload(buffer, 0, bytes);
+        let uploads = match batch.content {
+            BatchContent::Pixels(pixels) => vec![upload(&slot.frames, pixels)],
+            BatchContent::Chunks { source, places } => {
+                vec![upload(&slot.source, source), upload(&slot.places, places)]
+            }
+        };
         let run = self.device.run(&recording);
         let download = |(region, sums): (&Uploaded, &DeviceBuffer)| {
-            self.device.download(
-                sums,
-                0..(frames * FLOATS * region.bins * size_of::<f32>()) as u64,
-            )
+            self.device.download(sums, 0..sums_bytes(region, frames))
         };
         let sums = plan.parts.iter().zip(&slot.sums).map(download).collect();
+        let faults = layout
+            .blocks
+            .map(|_| self.device.download(&slot.faults, 0..fault_bytes(frames)));
         drop(slots);
-        // A failure of the first two fails what follows, and is told from there.
-        drop((upload, run));
-        Ok(SumBatch { frames, sums })
+        // A failure of these fails what follows, and is told from there.
+        drop((uploads, run));
+        Ok(SumBatch {
+            frames,
+            sums,
+            faults,
+        })
     }
 
     /// The memory for a batch: what there is, if it is large enough.
@@ -309,26 +351,23 @@ impl VulkanEngine {
         plan: &Plan,
         slots: &'a mut Vec<Slot>,
         index: usize,
-        bytes: usize,
-        frames: usize,
+        wanted: SlotSize,
     ) -> Result<&'a mut Slot, IntegrationError> {
-        let wanted = bytes.next_multiple_of(4) as u64;
-        let sums_bytes =
-            |region: &Uploaded| (frames * FLOATS * region.bins * size_of::<f32>()) as u64;
-        let is_enough = slots.get(index).is_some_and(|slot| {
-            let mut sums = slot.sums.iter().zip(&plan.parts);
-            slot.frames.bytes() >= wanted
-                && sums.all(|(sums, region)| sums.bytes() >= sums_bytes(region))
-        });
-        if !is_enough {
+        let before = slots.get(index).map(|slot| slot.size);
+        let size = before.unwrap_or_default().max(wanted);
+        if before != Some(size) {
+            let buffer = |bytes: u64| self.device.buffer(bytes.max(4));
             let sums = plan
                 .parts
                 .iter()
-                .map(|region| self.device.buffer(sums_bytes(region)));
-            let sums = sums.collect::<Result<_, _>>()?;
+                .map(|region| buffer(sums_bytes(region, size.frames)));
             let slot = Slot {
-                frames: self.device.buffer(wanted)?,
-                sums,
+                size,
+                sums: sums.collect::<Result<_, _>>()?,
+                frames: buffer(size.pixels)?,
+                source: buffer(size.source)?,
+                places: buffer(size.places)?,
+                faults: buffer(fault_bytes(size.frames))?,
                 recordings: BTreeMap::new(),
             };
             if index < slots.len() {
@@ -341,73 +380,130 @@ impl VulkanEngine {
         Ok(&mut slots[index.min(last)])
     }
 
+    /// What is done with a batch once it is there.
     fn record(
         &self,
         plan: &Plan,
         job: &EngineJob<'_>,
         slot: &Slot,
-        kind: u32,
+        layout: &FrameLayout,
         frames: usize,
     ) -> Result<DeviceRecording, IntegrationError> {
-        let has_dummy = job.dummy.is_some();
         let mut steps = Vec::new();
+        if let Some(blocks) = layout.blocks {
+            steps.extend(self.decoding(slot, layout, blocks, frames));
+        }
         for (region, sums) in plan.parts.iter().zip(&slot.sums) {
             let lanes = (region.shares / region.bins / 4)
                 .next_power_of_two()
                 .clamp(1, GROUP);
             let groups = region.bins.div_ceil(GROUP / lanes).min(MAX_GROUPS);
-            let buffers = [
-                &region.starts,
-                &region.pixels,
-                &region.weights,
-                &plan.constants,
-                &slot.frames,
-                sums,
+            let numbers = [
+                region.bins,
+                job.corrections.omega.len(),
+                region.shares,
+                layout.stride,
+                frames,
+                lanes,
             ];
-            let bindings = buffers
-                .iter()
-                .enumerate()
-                .map(|(index, buffer)| BufferBinding::whole(index as u32, buffer));
-            let bindings: Vec<BufferBinding> = bindings.collect();
-            for first in (0..frames).step_by(AT_ONCE) {
-                let numbers = [
-                    region.bins,
-                    job.corrections.omega.len(),
-                    region.shares,
-                    first,
-                    frames,
-                    lanes,
-                ];
-                let flags = [kind, has_dummy.into(), job.model.is_poissonian().into()];
-                let (value, delta) = if has_dummy {
-                    (job.dummy.value, job.dummy.delta)
-                } else {
-                    (0.0, 0.0)
-                };
-                let push = numbers.iter().map(|number| *number as u32).chain(flags);
-                let push = push
-                    .chain([value.to_bits(), delta.to_bits()])
-                    .flat_map(u32::to_le_bytes)
-                    .collect();
-                let (kernel, bindings) = (self.kernel.clone(), bindings.clone());
-                steps.push(RecordingStep::Dispatch {
-                    kernel,
-                    bindings,
-                    push,
-                    groups: [groups as u32, 1, 1],
-                });
-            }
+            let has_dummy = job.dummy.is_some();
+            let flags = [has_dummy.into(), job.model.is_poissonian().into()];
+            let (value, delta) = if has_dummy {
+                (job.dummy.value, job.dummy.delta)
+            } else {
+                (0.0, 0.0)
+            };
+            let numbers = numbers.iter().map(|number| *number as u32);
+            let floats = [value.to_bits(), delta.to_bits()];
+            steps.push(RecordingStep::Dispatch {
+                kernel: self.kernel.clone(),
+                bindings: bindings(&[
+                    &region.starts,
+                    &region.pixels,
+                    &region.weights,
+                    &plan.constants,
+                    &slot.frames,
+                    sums,
+                ]),
+                push: push(numbers.chain([layout.kind]).chain(flags).chain(floats)),
+                groups: [groups as u32, frames.div_ceil(AT_ONCE) as u32, 1],
+            });
         }
         Ok(self.device.record(steps)?)
     }
+
+    /// Chunks to frames.
+    fn decoding(
+        &self,
+        slot: &Slot,
+        layout: &FrameLayout,
+        blocks: BlockLayout,
+        frames: usize,
+    ) -> [RecordingStep; 2] {
+        let count = frames * blocks.per_frame;
+        let numbers = [
+            count,
+            blocks.per_frame,
+            blocks.element,
+            blocks.block,
+            blocks.in_blocks,
+            blocks.length,
+            layout.frame_bytes() / size_of::<u32>(),
+        ];
+        let faults = RecordingStep::Fill {
+            buffer: slot.faults.clone(),
+            range: 0..fault_bytes(frames),
+            value: 0,
+        };
+        let decode = RecordingStep::Dispatch {
+            kernel: self.decoder.clone(),
+            bindings: bindings(&[&slot.source, &slot.places, &slot.frames, &slot.faults]),
+            push: push(numbers.iter().map(|number| *number as u32)),
+            groups: [count.min(MAX_GROUPS) as u32, 1, 1],
+        };
+        [faults, decode]
+    }
 }
 
-/// Waits for a batch.
+/// A shipped shader.
+fn shipped(device: &Device, name: &str, spirv: &[u8]) -> Result<Kernel, IntegrationError> {
+    let words = spirv.as_chunks::<4>().0.iter();
+    let spirv: Vec<u32> = words.map(|word| u32::from_le_bytes(*word)).collect();
+    let source = KernelSource {
+        spirv: &spirv,
+        entry: "main",
+        constants: &[],
+        name,
+    };
+    Ok(device.kernel(&source)?)
+}
+
+/// Whole buffers, in the order of their bindings.
+fn bindings(buffers: &[&DeviceBuffer]) -> Vec<BufferBinding> {
+    let numbered = (0..).zip(buffers);
+    numbered
+        .map(|(index, buffer)| BufferBinding::whole(index, buffer))
+        .collect()
+}
+
+fn push(words: impl Iterator<Item = u32>) -> Vec<u8> {
+    words.flat_map(u32::to_le_bytes).collect()
+}
+
+fn sums_bytes(region: &Uploaded, frames: usize) -> u64 {
+    (frames * FLOATS * region.bins * size_of::<f32>()) as u64
+}
+
+fn fault_bytes(frames: usize) -> u64 {
+    (frames * size_of::<u32>()) as u64
+}
+
+/// Waits for a batch. Whether all of its frames could be decoded.
 fn finish(
     plan: &Plan,
     batch: SumBatch,
     by_region: &mut [Vec<Vec<Sums>>],
-) -> Result<(), IntegrationError> {
+) -> Result<bool, IntegrationError> {
     // Further parts of a region lengthen what its first has left.
     let before: Vec<usize> = by_region.iter().map(Vec::len).collect();
     for (region, pending) in plan.parts.iter().zip(batch.sums) {
@@ -433,7 +529,8 @@ fn finish(
             frames[number].extend((0..region.bins).map(bin));
         }
     }
-    Ok(())
+    let faults = batch.faults.map(|faults| faults.wait(LIMIT)).transpose()?;
+    Ok(faults.is_none_or(|faults| faults.iter().all(|byte| *byte == 0)))
 }
 
 /// Bins that follow each other with at most `most` elements together, or one that has more.
@@ -470,37 +567,5 @@ fn bytes_of<'a>(frames: &Frames<'a>) -> &'a [u8] {
         Pixels::U32(values) => bytemuck::cast_slice(values),
         Pixels::I32(values) => bytemuck::cast_slice(values),
         Pixels::F32(values) => bytemuck::cast_slice(values),
-    }
-}
-
-/// Whole words, as the shader reads them.
-fn padded(bytes: &[u8]) -> Bytes {
-    let mut whole = Vec::with_capacity(bytes.len().next_multiple_of(4));
-    whole.extend_from_slice(bytes);
-    whole.resize(bytes.len().next_multiple_of(4), 0);
-    whole.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn parts_of_a_matrix_are_all_of_it_and_fit(
-            counts in prop::collection::vec(0u32..40, 1..60), most in 1u64..100,
-        ) {
-            let mut starts = vec![0];
-            starts.extend(counts.iter().scan(0, |sum, count| { *sum += count; Some(*sum) }));
-            let mut next = 0;
-            for bins in cuts(&starts, most) {
-                prop_assert!(bins.start == next && bins.end > bins.start);
-                next = bins.end;
-                let shares = u64::from(starts[bins.end] - starts[bins.start]);
-                prop_assert!(bins.len() == 1 || (shares <= most && bins.len() as u64 <= most));
-            }
-            prop_assert_eq!(next, counts.len());
-        }
     }
 }

@@ -9,7 +9,7 @@ use super::{
     stack,
     tiles::{FrameRun, FrameTile, Rectangle, TileOrigin},
 };
-use crate::decode::{self, DecodeError, Scratch};
+use crate::decode::{self, ChunkBlocks, DecodeError, Scratch};
 use nodectl_formats::hdf5;
 use nodectl_types::Scalar;
 use rust_hdf5::{H5Dataset, H5File};
@@ -476,19 +476,13 @@ impl StoredFrames {
     /// The pixels some at a time, little-endian, where it is one frame and its chunk can be decoded
     /// so.
     pub fn pieces(&self) -> Option<Result<Pieces<'_>, FramesError>> {
-        let stored = self.one_source()?;
+        let (stored, part) = self.one_part()?;
         let source = &self.stack.sources[stored.source];
-        let [part] = &stored.parts[..] else {
-            return None;
-        };
-        if self.is_converted(source) {
-            return None;
-        }
         let length = self.stack.frame_bytes();
         let pieces = match source.chunk {
             // What is stored in one piece was read as numbers of this machine.
             None => decode::ChunkPieces::plain(&part.raw, length),
-            Some(chunk) if chunk[0] == 1 && self.fits(source, chunk) && !source.is_big_endian => {
+            Some(chunk) if self.is_frame(source, chunk) => {
                 source.pipeline.pieces(&part.raw, part.mask, length)?
             }
             Some(_) => return None,
@@ -502,6 +496,32 @@ impl StoredFrames {
                 })
                 .map_err(|error| self.failed(stored, &error)),
         )
+    }
+
+    /// The compressed blocks of its chunk, where it is one frame, little-endian, and the chunk is
+    /// made of such blocks.
+    pub fn blocks(&self) -> Option<ChunkBlocks<'_>> {
+        let (stored, part) = self.one_part()?;
+        let source = &self.stack.sources[stored.source];
+        if !self.is_frame(source, source.chunk?) {
+            return None;
+        }
+        let length = self.stack.frame_bytes();
+        source.pipeline.blocks(&part.raw, part.mask, length)
+    }
+
+    /// All that is stored, where it is one piece of numbers as the stack has them.
+    fn one_part(&self) -> Option<(&SourceFrames, &StoredPart)> {
+        let stored = self.one_source()?;
+        let [part] = &stored.parts[..] else {
+            return None;
+        };
+        (!self.is_converted(&self.stack.sources[stored.source])).then_some((stored, part))
+    }
+
+    /// Whether such a chunk decodes to a frame as it is.
+    fn is_frame(&self, source: &FrameSource, chunk: [u64; 3]) -> bool {
+        chunk[0] == 1 && self.fits(source, chunk) && !source.is_big_endian
     }
 
     fn failed(&self, stored: &SourceFrames, error: &DecodeError) -> FramesError {

@@ -1,5 +1,6 @@
 //! The integrator of a plan, as its worker's node and the frames at hand want it.
 
+use super::decoder;
 use crate::{
     batch::{BatchError, BatchScratch},
     engine::{
@@ -17,10 +18,13 @@ use rayon::ThreadPool;
 use std::{
     env,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Frames that are integrated at once: engines read their matrix once for so many.
 const BATCH: usize = 8;
+/// The same on a GPU, which has more to do at once then.
+pub(crate) const DEVICE_BATCH: usize = 32;
 /// Threads that decompress for a GPU, unless somebody says otherwise.
 const GPU_THREADS: usize = 8;
 
@@ -35,13 +39,16 @@ pub struct SharedEngine {
 }
 
 /// Opens a plan's integrator; its images are in `dir`.
-pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<SharedEngine, CallError> {
+pub fn open(
+    plan: &IntegratePlan,
+    dir: &Path,
+    stack: &Arc<Stack>,
+) -> Result<SharedEngine, CallError> {
     let task = |why: String| CallError::Task(why);
     let was_given_gpu = env::var_os("NODECTL_GPU_UUID").is_some_and(|uuid| !uuid.is_empty());
     let is_gpu = plan.engine == EngineRequest::Vulkan
         || (plan.engine == EngineRequest::Auto && was_given_gpu);
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let suitable = || if is_gpu { cores().min(GPU_THREADS) } else { 1 };
+    let suitable = || if is_gpu { usual_gpu_threads() } else { 1 };
     let threads = plan
         .threads
         .map_or_else(suitable, |threads| threads as usize);
@@ -70,6 +77,9 @@ pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<SharedEng
             .map_err(|error| task(error.to_string()))?
             .to_string();
     }
+    if let Some(told) = choose_decoder(&mut integrator, stack) {
+        name = format!("{name}, {told}");
+    }
     let detector = &plan.settings.geometry.detector;
     Ok(SharedEngine {
         integrator,
@@ -78,6 +88,19 @@ pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<SharedEng
         scalar: stack.scalar,
         shape: detector.takes_any_shape().then_some(stack.shape),
     })
+}
+
+/// Threads that decompress for a GPU here, unless somebody says otherwise.
+pub(crate) fn usual_gpu_threads() -> usize {
+    std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(GPU_THREADS)
+}
+
+/// Has chunks of frames such as these decoded where that is faster, and says where, if there is a
+/// choice.
+pub(crate) fn choose_decoder(integrator: &mut Integrator, stack: &Arc<Stack>) -> Option<String> {
+    decoder::choose(integrator, stack, DEVICE_BATCH)
 }
 
 /// Tries a GPU and the processor on frames such as are to come.
@@ -152,7 +175,11 @@ pub fn region_name(regions: &[Region], index: usize) -> Option<String> {
 impl SharedEngine {
     /// Frames that it should get at once.
     pub fn batch(&self) -> usize {
-        BATCH
+        if self.integrator.is_on_device() {
+            DEVICE_BATCH
+        } else {
+            BATCH
+        }
     }
 
     /// Threads that read frames should have.

@@ -216,7 +216,7 @@ impl IntegrateWorker {
         &mut self,
         plan: &IntegratePlan,
         call: &Call,
-        stack: &Stack,
+        stack: &Arc<Stack>,
     ) -> Result<&SharedEngine, CallError> {
         // Frames of another type may have other dead values.
         if self
