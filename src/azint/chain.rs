@@ -1,11 +1,10 @@
 //! The jobs that carry an integration out (`plan` says what each does).
 
 use super::{
+    counts::{self, Count},
     datasets::{self, Look, Named, Seen},
     engine::IntegrationSettings,
-    frames::Stack,
     job::DEFAULT_WORKERS_PER_GPU,
-    measure::measure,
     plan::{
         DatasetPlan, EngineRequest, Existing, INPUT, IntegratePlan, IntegrateStage, OnBadFrames,
         PART_FILE, PLAN_FILE, PLAN_VERSION, PREVIEW_FILE,
@@ -24,14 +23,11 @@ use std::{
     ops::Range,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 /// More datasets than so many that are split share their jobs: each pair of jobs has worker
 /// processes of its own.
 const MAX_GROUPS: usize = 16;
-/// Decoded bytes of frames that are worth two seconds of measuring.
-const MUCH_BYTES: u64 = 16 << 30;
 
 /// What is to be integrated, and how.
 pub(super) struct Request {
@@ -51,8 +47,8 @@ pub(super) struct Request {
     /// The most at the same time, and for how many it is planned; None: as many as there is room
     /// for, and cores of this machine.
     pub(super) workers: Option<u32>,
-    pub(super) threads: Threads,
-    pub(super) workers_per_gpu: Option<u32>,
+    pub(super) threads: Count,
+    pub(super) workers_per_gpu: Count,
     pub(super) engine: EngineRequest,
     pub(super) frames_per_task: Option<u64>,
     pub(super) input: InputFiles,
@@ -74,25 +70,6 @@ pub(super) enum Strategy {
     Split,
     /// A dataset a worker, many at once.
     Whole,
-}
-
-/// Threads of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Threads {
-    Given(u32),
-    /// Measured here.
-    Measured,
-    /// Measured if there is much to do for processors alone, else what suits the engine.
-    Auto,
-}
-
-impl Threads {
-    fn given(self) -> Option<u32> {
-        match self {
-            Self::Given(threads) => Some(threads),
-            Self::Measured | Self::Auto => None,
-        }
-    }
 }
 
 /// How nodes come by the files.
@@ -148,10 +125,10 @@ pub(super) fn build(request: Request, common: &CommonKeys) -> Result<Vec<PlacedJ
     let of_frames = || seen.iter().find_map(|seen| seen.shape);
     request.pictures.check(shape.or_else(of_frames))?;
     check_output(&request, &seen)?;
-    let (threads, measured) = threads(&request, &seen, cores());
+    let (request, measured) = counts::measured(request, &seen, cores());
     let mut notes = request.notes.clone();
     notes.extend([measured, others(&request, &seen)].into_iter().flatten());
-    let mut jobs = jobs(Request { threads, ..request }, seen, is_split, common)?;
+    let mut jobs = jobs(request, seen, is_split, common)?;
     if let Some(first) = jobs.first_mut() {
         first.job.note = (!notes.is_empty()).then(|| notes.join("\n"));
     }
@@ -244,58 +221,6 @@ fn others(request: &Request, seen: &[Seen]) -> Option<String> {
             listed.join(", ")
         )
     })
-}
-
-/// How many threads workers have, and what is to be said of it. What cannot be measured fails where
-/// it is integrated.
-fn threads(request: &Request, seen: &[Seen], cores: u32) -> (Threads, Option<String>) {
-    let has_much_to_do = || {
-        seen.iter()
-            .fold(0u64, |sum, seen| sum.saturating_add(seen.bytes))
-            >= MUCH_BYTES
-    };
-    match request.threads {
-        Threads::Given(_) => return (request.threads, None),
-        Threads::Auto if request.engine != EngineRequest::Cpu || !has_much_to_do() => {
-            return (Threads::Auto, None);
-        }
-        // What a GPU needs is not told by processors.
-        Threads::Measured if request.engine == EngineRequest::Vulkan => {
-            return (Threads::Auto, None);
-        }
-        Threads::Auto | Threads::Measured => {}
-    }
-    let Some(plan) = seen
-        .iter()
-        .find(|seen| seen.bytes > 0)
-        .map(|seen| &seen.plan)
-    else {
-        return (Threads::Auto, None);
-    };
-    let opened = Stack::open_within(
-        &plan.path,
-        plan.dataset.as_deref(),
-        plan.entry.as_deref(),
-        &request.directories,
-    );
-    let measured = opened.map_err(|error| error.to_string()).and_then(|stack| {
-        measure(
-            &Arc::new(stack),
-            &request.settings,
-            &request.pictures.read()?,
-            cores,
-        )
-    });
-    match measured {
-        Ok(measured) => (
-            Threads::Given(measured.threads),
-            Some(format!("{}: {measured}", plan.name)),
-        ),
-        Err(why) => (
-            Threads::Auto,
-            Some(format!("{}: nothing could be measured: {why}", plan.name)),
-        ),
-    }
 }
 
 fn jobs(
@@ -591,6 +516,7 @@ fn resources(request: &Request) -> Resources {
     };
     let share = request
         .workers_per_gpu
+        .given()
         .unwrap_or(DEFAULT_WORKERS_PER_GPU)
         .max(1);
     match (request.engine, request.threads.given()) {

@@ -2,7 +2,8 @@
 //! out.
 
 use super::{
-    chain::{self, CommonKeys, InputFiles, Request, Strategy, Threads},
+    chain::{self, CommonKeys, InputFiles, Request, Strategy},
+    counts::Count,
     datasets::{self, MAX_DATASETS, Named},
     plan::{EngineRequest, Existing, OnBadFrames},
     results::Calibrant,
@@ -65,8 +66,8 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         pictures,
         strategy: strategy(fields)?,
         workers: count("workers")?,
-        threads: threads(fields)?,
-        workers_per_gpu: count("workers_per_gpu")?,
+        threads: measurable(fields, "threads_per_worker")?,
+        workers_per_gpu: workers_per_gpu(fields, engine)?,
         engine,
         frames_per_task: count("frames_per_task")?.map(u64::from),
         input: chosen(
@@ -144,22 +145,39 @@ fn strategy(fields: &Fields<'_, '_>) -> Result<Strategy, Fault> {
 }
 
 /// A number, or `"auto"`.
-fn threads(fields: &Fields<'_, '_>) -> Result<Threads, Fault> {
-    let key = "threads_per_worker";
+fn measurable(fields: &Fields<'_, '_>, key: &str) -> Result<Count, Fault> {
     match fields
         .get(key)
         .map(|value| (value.span(), value.get_ref().as_str()))
     {
-        None => Ok(Threads::Auto),
-        Some((_, Some("auto"))) => Ok(Threads::Measured),
+        None => Ok(Count::Auto),
+        Some((_, Some("auto"))) => Ok(Count::Measured),
         Some((span, Some(other))) => {
             let fault = Fault::new(span, format!("`{key}` cannot be `{other}`"));
             Err(fault.hint("a whole number, or \"auto\" to have it measured"))
         }
         Some((_, None)) => Ok(fields
             .u32(key, 1)?
-            .map_or(Threads::Auto, |threads| Threads::Given(threads.value))),
+            .map_or(Count::Auto, |count| Count::Given(count.value))),
     }
+}
+
+/// Measured only where it counts: for workers that all have a GPU, whose share nothing else says.
+fn workers_per_gpu(fields: &Fields<'_, '_>, engine: EngineRequest) -> Result<Count, Fault> {
+    let key = "workers_per_gpu";
+    let count = measurable(fields, key)?;
+    let Some(value) = fields.get(key).filter(|_| count == Count::Measured) else {
+        return Ok(count);
+    };
+    if engine != EngineRequest::Vulkan {
+        let fault = Fault::new(value.span(), format!("`{key}` is measured for GPUs only"));
+        return Err(fault.hint("engine = \"vulkan\""));
+    }
+    if fields.get("resources").is_some() {
+        let message = format!("`{key}` says nothing where `resources` do");
+        return Err(Fault::new(value.span(), message).hint("leave out one of the two"));
+    }
+    Ok(count)
 }
 
 fn common(fields: &Fields<'_, '_>) -> Result<CommonKeys, Fault> {

@@ -17,13 +17,16 @@
 //! | `pyfai` | what pyFAI-integrate saves, as these |
 //! | `datasets` | which files are integrated |
 //! | `config` | the integrator's own configuration files |
+//! | `counts` | how many threads a worker has and how many workers share a GPU: given or measured |
 //! | `measure` | how many threads a worker should have |
+//! | `sharing` | how many workers should share a GPU |
 //! | `chain` | the jobs that carry a plan out |
 
 mod arrays;
 pub mod batch;
 mod chain;
 pub mod config;
+mod counts;
 mod datasets;
 pub mod decode;
 pub mod engine;
@@ -35,6 +38,7 @@ mod pyfai;
 pub mod results;
 pub mod run;
 mod settings;
+mod sharing;
 #[cfg(test)]
 mod tests;
 

@@ -247,6 +247,24 @@ impl Pictures {
         images(&self.files, |file| self.place(file))
     }
 
+    /// The images' paths where they lie.
+    pub(super) fn here(&self) -> ImageFiles {
+        let here = |file: &Option<ImageFile>| {
+            file.as_ref().map(|file| ImageFile {
+                path: self.place(file).to_string_lossy().into_owned(),
+                member: file.member.clone(),
+            })
+        };
+        ImageFiles {
+            mask: here(&self.files.mask),
+            dark: here(&self.files.dark),
+            flat: here(&self.files.flat),
+            absorption: here(&self.files.absorption),
+            variance: here(&self.files.variance),
+            detector: here(&self.files.detector),
+        }
+    }
+
     fn place(&self, file: &ImageFile) -> PathBuf {
         let source = self
             .uploads

@@ -11,12 +11,14 @@ use nodectl_ports::{carried, drivers};
 use nodectl_types::{Gpu, GpuRates};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    fs::{MemfdFlags, memfd_create},
     process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal},
 };
 use serde::de::DeserializeOwned;
 use std::{
     env,
-    io::{self, Read, Write},
+    fs::File,
+    io::{self, Read, Seek, Write},
     os::{fd::OwnedFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, ExitStatus, Stdio},
@@ -98,6 +100,7 @@ async fn ask_nodectl<T: DeserializeOwned + Send + 'static>(
         let program = carried::program().map_err(ProbeError::NoDrivers)?;
         let mut command = Command::new(program);
         command.arg0("nodectl").arg(PROBE_COMMAND).args(arguments);
+        command.stdin(Stdio::null());
         command.envs(manifest.iter().flat_map(|path| drivers::variables(path)));
         ask(command, deadline)
     });
@@ -106,12 +109,35 @@ async fn ask_nodectl<T: DeserializeOwned + Send + 'static>(
         .unwrap_or_else(|_| Err(ProbeError::Spawn("the node is stopping".into())))
 }
 
+/// Asks a part of this program that uses drivers, by its hidden command: `input` on its stdin, its
+/// answer a line of JSON, `{"Ok": …}` or `{"Err": …}`. Blocks until the child has ended or
+/// `deadline` has passed.
+///
+/// # Errors
+/// What the part answers, or why there is no answer.
+pub fn ask_in_child<T: DeserializeOwned>(
+    arguments: &[&str],
+    input: &[u8],
+    deadline: Duration,
+) -> Result<T, ProbeError> {
+    let mut command = Command::new(carried::program().map_err(ProbeError::NoDrivers)?);
+    command.arg0("nodectl").args(arguments);
+    let read = file_in_memory(input).map_err(|error| ProbeError::Spawn(error.to_string()))?;
+    command.stdin(read);
+    ask(command, deadline)
+}
+
+/// A file with these bytes, open at its beginning.
+fn file_in_memory(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create("nodectl-input", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
+}
+
 /// Runs the command until it ends or `deadline` passes, and reads its answer.
 fn ask<T: DeserializeOwned>(mut command: Command, deadline: Duration) -> Result<T, ProbeError> {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let spawn_error = |error: io::Error| ProbeError::Spawn(error.to_string());
     let mut child = command.spawn().map_err(spawn_error)?;
     let collected = collect(&mut child, deadline);

@@ -19,6 +19,8 @@ pub mod ops;
 mod probe;
 pub mod shader;
 
-pub use child::{PROBE_COMMAND, main as probe_main, measure_in_child, probe_in_child};
+pub use child::{
+    PROBE_COMMAND, ask_in_child, main as probe_main, measure_in_child, probe_in_child,
+};
 pub use nvidia::module_version;
 pub use probe::{ProbeError, probe};

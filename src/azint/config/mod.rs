@@ -37,7 +37,8 @@ use self::{
     text::{ConfigFile, parse},
 };
 use super::{
-    chain::{self, CommonKeys, InputFiles, Request, Strategy, Threads},
+    chain::{self, CommonKeys, InputFiles, Request, Strategy},
+    counts::Count,
     datasets::{self, Named},
     plan::{EngineRequest, Existing, OnBadFrames},
 };
@@ -86,8 +87,8 @@ fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
         pictures,
         strategy: share.strategy,
         workers: Some(share.workers),
-        threads: Threads::Given(share.threads),
-        workers_per_gpu: Some(share.workers_per_gpu),
+        threads: Count::Given(share.threads),
+        workers_per_gpu: Count::Given(share.workers_per_gpu),
         engine: share.engine,
         frames_per_task: None,
         // What integrator reads lies on a file system that all machines share.

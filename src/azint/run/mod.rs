@@ -18,11 +18,14 @@ mod output;
 mod pipeline;
 mod worker;
 
-pub(super) use engine::{cache, images};
+pub(super) use engine::{DEVICE_BATCH, cache, choose_decoder, images, usual_gpu_threads};
 pub use input::seen;
 use std::process::ExitCode;
 
 /// The body of the hidden `nodectl integrate-worker`.
 pub fn main() -> ExitCode {
+    if std::env::args().nth(2).as_deref() == Some(crate::sharing::OPTION) {
+        return crate::sharing::main();
+    }
     nodectl_builtin::serve::<worker::IntegrateWorker>()
 }
