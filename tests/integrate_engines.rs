@@ -1,13 +1,15 @@
 //! Integrations whose job file chooses the engine or brings a detector: the GPU's engine beside the
-//! processor's, a detector from a file beside the same one in words.
+//! processor's, a GPU that is lost, how many workers share one, a detector from a file beside the
+//! same one in words.
 
 mod common;
 
 use common::{
-    cluster::Cluster,
-    gpu::{ShaderDevice, shader_device},
+    SOON,
+    cluster::{Cluster, Discovery},
+    gpu::{CARD, ShaderDevice, TestCard, shader_device},
     job::{run_to_end, write_job},
-    source,
+    source, wait_until,
 };
 use nodectl::{
     formats::{self, Array, ArrayLocation, Info},
@@ -118,6 +120,87 @@ fn a_gpu_gives_the_patterns_of_the_processor() {
         "poni = \"geometry.poni\"\nengine = \"auto\"",
     );
     assert!(told.contains("CPU, ") && !told.contains("Vulkan, "));
+}
+
+/// A cluster of a node whose device is a card, with a dataset of compressed blocks; none, said as a
+/// skipped test, where there is no such thing.
+fn card_cluster() -> Option<(Cluster, TestCard, PathBuf)> {
+    shader_device()?;
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    let card = TestCard::new(cluster.dir.path())?;
+    cluster.add(&card.variables());
+    wait_until(SOON, "the node offers the card", || {
+        cluster.ok(0, &["devices"]).contains(CARD)
+    });
+    let dir = lab(&cluster);
+    let blocks = source("tests/fixtures/frames/bitshuffle_lz4.h5");
+    fs::copy(blocks, dir.join("scan.h5")).expect("writable");
+    Some((cluster, card, dir))
+}
+
+/// The driver gives a GPU up in the middle of a task: the GPU rests, `devices`, `explain` and the
+/// log say so, and the task, which has not failed, is done by another node.
+#[test]
+fn a_gpu_that_is_lost_rests_and_its_task_goes_on_elsewhere() {
+    let Some((mut cluster, card, dir)) = card_cluster() else {
+        return;
+    };
+    let text = "kind = \"integrate\"\nname = \"lost\"\ndatasets = \"scan.h5\"\nponi = \"geometry.poni\"\n\
+                points = 20\nstrategy = \"whole\"\nengine = \"vulkan\"\n";
+    fs::write(&card.trigger, "").expect("writable");
+    let job = cluster.submit(0, &write_job(&dir, "lost", text));
+    let gave_up = "its driver gave it up, and it rests for 30.0 s: the GPU was lost";
+    wait_until(SOON, "the card rests", || {
+        cluster.ok(0, &["devices"]).contains(gave_up)
+    });
+    assert!(!card.trigger.exists());
+    let explained = cluster.ok(0, &["explain", &job]);
+    assert!(
+        explained.contains(CARD) && explained.contains(gave_up),
+        "{explained}"
+    );
+    let log = cluster.log(0);
+    assert!(log.contains(&format!("{CARD} rests for 30.0 s")), "{log}");
+    cluster.add(&card.variables());
+    assert_eq!(cluster.wait_end(1, &job), "done");
+    let ended = cluster.json(1, &["job", &job, "--json"]);
+    assert_eq!(ended["progress"]["failed"], 0, "{ended}");
+}
+
+#[test]
+fn how_many_workers_share_a_gpu_is_measured_where_a_job_is_submitted() {
+    let Some((cluster, _card, dir)) = card_cluster() else {
+        return;
+    };
+    let text = "kind = \"integrate\"\nname = \"shared\"\ndatasets = \"scan.h5\"\nponi = \"geometry.poni\"\n\
+                points = 20\nstrategy = \"whole\"\nengine = \"vulkan\"\nworkers_per_gpu = \"auto\"\n\
+                threads_per_worker = \"auto\"\n";
+    let into = cluster.dir.path().join("shared");
+    let (code, output) = run_to_end(&cluster, 0, &write_job(&dir, "shared", text), &into);
+    assert_eq!(code, Some(0), "{output}");
+    let measured = format!("scan: measured here on {CARD}: 1 worker of 1 thread ");
+    assert!(
+        output.contains(&measured) && output.contains(" a GPU"),
+        "{output}"
+    );
+    let results = fs::read(into.join("0/scan.h5")).expect("results");
+    let told = String::from_utf8_lossy(&results).into_owned();
+    // Either decodes; what was faster is told.
+    assert!(told.contains(&format!("Vulkan, {CARD}, ")) && told.contains(" chunks"));
+    for (more, why) in [
+        ("workers_per_gpu = \"auto\"", "is measured for GPUs only"),
+        (
+            "workers_per_gpu = \"auto\"\nengine = \"vulkan\"\nresources = { gpus = 1 }",
+            "says nothing where `resources` do",
+        ),
+        ("workers_per_gpu = \"few\"", "cannot be `few`"),
+    ] {
+        let text = format!(
+            "kind = \"integrate\"\ndatasets = \"scan.h5\"\nponi = \"geometry.poni\"\n{more}\n"
+        );
+        let (code, output) = run_to_end(&cluster, 0, &write_job(&dir, "wrong", &text), &into);
+        assert!(code != Some(0) && output.contains(why), "{output}");
+    }
 }
 
 /// A file with the corners of the same pixels.
