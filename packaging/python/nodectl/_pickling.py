@@ -25,6 +25,7 @@ from ._errors import needed
 
 try:
     import cloudpickle
+    from cloudpickle.cloudpickle import _make_skeleton_class
 except ImportError as error:
     raise needed("nodectl.Pool", "cloudpickle", error) from None
 
@@ -146,12 +147,27 @@ class _CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._main = vars(sys.modules["__main__"])
         self.globals_ref[id(self._main)] = _MainGlobals(__name__="__main__")
 
+    def reducer_override(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        if isinstance(value, type) and type(reduced) is tuple and reduced[0] is _make_skeleton_class and "__slots__" in vars(value):
+            return _with_slots(reduced)
+        return reduced
+
     def _dynamic_function_reduce(self, function: Any) -> Any:
         reduced = super()._dynamic_function_reduce(function)
         if function.__globals__ is self._main:
             slots = reduced[2][1]
             slots["__globals__"] = _Variables(slots["__globals__"])
         return reduced
+
+
+def _with_slots(reduced: Any) -> Any:
+    """A class that is made with its slots: cloudpickle sets them afterwards, when they come too late, so that instances which come
+    back have what the class here has no place for."""
+    make, (kind, name, bases, options, *rest), (attributes, state), *more = reduced
+    kept = {key: value for key, value in attributes.items() if type(value) is not types.MemberDescriptorType}
+    options = {**options, "__slots__": kept.pop("__slots__")}
+    return (make, (kind, name, bases, options, *rest), (kept, state), *more)
 
 
 class _MainGlobals(Dict[str, Any]):

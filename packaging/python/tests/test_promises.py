@@ -353,3 +353,27 @@ class Promises(Base):
         self.assertEqual([result.method() for result in results], [0, -1, -2])
         self.assertIs(Local.method, method)
         self.assertNotIn("made", vars(Local))
+
+    def test_classes_keep_their_slots(self):
+        class Slotted:
+            __slots__ = ("x", "__hidden")
+
+            def __init__(self, x):
+                self.x, self.__hidden = x, -x
+
+            def both(self):
+                return self.x, self.__hidden, hasattr(self, "__dict__")
+
+        class Wider(Slotted):
+            __slots__ = "y"
+
+        def widened(given):
+            wider = Wider(given.x)
+            wider.y = 3
+            return wider
+
+        executor = self.executor(max_workers=1)
+        self.assertEqual(executor.submit(Slotted.both, Slotted(2)).result(30), (2, -2, False))
+        found = executor.submit(widened, Slotted(2)).result(30)
+        self.assertIs(type(found), Wider)
+        self.assertEqual((found.both(), found.y), ((2, -2, False), 3))
