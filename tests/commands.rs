@@ -339,7 +339,7 @@ fn doctor_says_of_each_node_what_it_lacks_for_a_job() {
         "problem",
         &format!("has no program `{fitter}` in PATH"),
     );
-    has("n2", "warning", "a task needs 2 cpus, and it has 1 cpus");
+    has("n2", "warning", "a task needs 2 cores, and it has 1 core");
     has("secrets", "problem", "no secret `TOKEN_X`");
     // Nothing is left of the questions.
     assert_eq!(

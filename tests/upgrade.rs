@@ -214,7 +214,7 @@ fn a_node_that_does_not_end_its_tasks_in_time_goes_on_as_before() {
     });
     let (code, said) = fleet.upgrade(&fleet.new, &["--wait", "1s"]);
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("still runs 1 tasks (long)"), "{said}");
+    assert!(said.contains("still runs 1 task (long)"), "{said}");
     assert!(!fleet.runs_new(0));
     assert!(cluster.json(0, &["nodes", "--json"])[0]["draining"] == false);
     let (code, said) = fleet.upgrade(&fleet.new, &["--give-back"]);
@@ -309,7 +309,7 @@ fn a_node_that_does_not_come_back_stops_the_upgrade_and_its_old_program_is_there
         "{said}"
     );
     assert!(
-        said.contains("0 of 3 have the new program; 2 nodes were not tried"),
+        said.contains("0 of 3 have the new program; 2 nodes not tried"),
         "{said}"
     );
     let file = fleet.file(1);

@@ -5,6 +5,7 @@ use super::place;
 use clap_complete::CompletionCandidate;
 use nodectl_app::settings::Flags;
 use nodectl_http::{Client, ClientError};
+use nodectl_types::units::counted;
 use nodectl_wire::api::JobLine;
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
@@ -21,7 +22,7 @@ fn candidates_for_jobs(jobs: &[JobLine]) -> Vec<CompletionCandidate> {
     for job in jobs {
         *of_name.entry(&job.name).or_default() += 1;
     }
-    let about = |job: &JobLine| format!("{}, {} tasks", job.phase.word(), job.tasks);
+    let about = |job: &JobLine| format!("{}, {}", job.phase.word(), counted(job.tasks, "task"));
     let last = jobs.first().map(|job| candidate("last", about(job)));
     let named = jobs.iter().map(|job| {
         if of_name.get(job.name.as_str()) == Some(&1) {
@@ -37,7 +38,7 @@ fn candidates_for_jobs(jobs: &[JobLine]) -> Vec<CompletionCandidate> {
 pub fn nodes() -> Vec<CompletionCandidate> {
     let nodes = ask(async |client| client.nodes().await);
     let line = |node: &nodectl_wire::api::Node| {
-        candidate(&node.name, format!("{} cores", node.resources.cpus))
+        candidate(&node.name, counted(node.resources.cpus, "core"))
     };
     nodes.iter().map(line).collect()
 }

@@ -10,7 +10,7 @@ use super::{
 use nodectl_http::Client;
 use nodectl_plot::{Coordinate, PlotPoint, Scatter};
 use nodectl_ports::say::tell;
-use nodectl_types::text::escaped;
+use nodectl_types::{text::escaped, units::counted};
 use nodectl_wire::api::{Job, StatusName, TaskResult};
 use serde_json::Value as Json;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub async fn plot(client: &Client, args: &ResultsArgs) -> Result<Exit, CliError>
         .goal
         .or_else(|| goal_of(&spec.y, job.work.sweep.as_ref()));
     let best = goal.and_then(|goal| best(&points, goal));
-    let title = format!("{} ({} tasks)", job.line.name, points.len());
+    let title = format!("{} ({})", job.line.name, counted(points.len(), "task"));
     let picture = drawn(&title, spec, &points, best, format)
         .map_err(|why| CliError::Usage(format!("plotting: {why}")))?;
     std::fs::write(&path, picture).map_err(|source| CliError::file("writing", &path, source))?;

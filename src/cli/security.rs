@@ -4,6 +4,7 @@ use super::{doctor, place, secret};
 use nodectl_app as app;
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
+use nodectl_types::units::counted;
 use nodectl_wire::api::{Doctor, Finding, Membership};
 use std::{
     fs, io,
@@ -97,8 +98,8 @@ fn membership(membership: &Membership) -> Vec<Finding> {
         .filter(|rotation| rotation.under_way)
     {
         let message = format!(
-            "the old secret is still accepted from {} nodes",
-            rotation.missing.len()
+            "the old secret is still accepted from {}",
+            counted(rotation.missing.len(), "node")
         );
         let hint = "start them, or end the change without them: nodectl secret rotate --finish";
         findings.push(Finding::warning("security.rotation", message, hint));

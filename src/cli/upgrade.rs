@@ -13,7 +13,7 @@ use nodectl_ports::say::tell;
 use nodectl_types::{
     BlobHash,
     text::{escaped, split_hint},
-    units::format_duration,
+    units::{counted, format_duration},
 };
 use nodectl_wire::api::{Node, ProgramView, ReplacementName};
 use rustix::fs::{Access, access};
@@ -165,8 +165,7 @@ fn object(plan: &[(&Node, ProgramView)], program: &NewProgram) -> Result<(), Cli
 fn stopped(name: &str, why: &str, (done, count): (usize, usize)) -> CliError {
     let rest = match count - done - 1 {
         0 => String::new(),
-        1 => "; one node was not tried".into(),
-        more => format!("; {more} nodes were not tried"),
+        more => format!("; {} not tried", counted(more, "node")),
     };
     let (why, hint) = split_hint(why);
     let hint = hint.map(|hint| format!("\nhint: {hint}"));
@@ -275,8 +274,9 @@ impl Roll<'_> {
             let running = load.map_or(0, |load| load.running);
             if begin.elapsed() > self.args.wait {
                 return Err(format!(
-                    "it still runs {running} tasks ({}) after {}, and takes tasks again\n\
+                    "it still runs {} ({}) after {}, and takes tasks again\n\
                      hint: `--wait` longer, or `--give-back`: then other nodes run them, from their beginning",
+                    counted(running, "task"),
                     jobs.join(", "),
                     format_duration(self.args.wait)
                 ));
@@ -407,7 +407,7 @@ mod tests {
             lines,
             [
                 "beta: it is away",
-                "1 of 4 have the new program; 2 nodes were not tried",
+                "1 of 4 have the new program; 2 nodes not tried",
                 "hint: look"
             ]
         );

@@ -2,6 +2,7 @@
 
 use super::exit::{CliError, Exit, print};
 use nodectl_http::Client;
+use nodectl_types::units::counted;
 use nodectl_wire::api::{JobLine, Node, NodeSelf};
 
 const WHAT: &str = "nodectl turns the machines of a lab into a GPU cluster.\n\n";
@@ -35,10 +36,6 @@ pub async fn welcome(client: &Client) -> Result<Exit, CliError> {
 fn as_node(node: &NodeSelf, nodes: &[Node], jobs: &[JobLine]) -> String {
     let alive = nodes.iter().filter(|node| node.alive).count();
     let open = jobs.iter().filter(|job| !job.phase.is_ended()).count();
-    let counted = |count: usize, what: &str| match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    };
     format!(
         "This machine is the node {} of the cluster {}: {}, {} not ended.{AS_NODE}",
         node.name,

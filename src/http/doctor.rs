@@ -8,7 +8,7 @@ use super::{
 };
 use axum::{Json, extract::State};
 use nodectl_ports::{NetReport, SWITCHED_OFF};
-use nodectl_types::{query::MemberLine, text};
+use nodectl_types::{query::MemberLine, text, units::counted};
 use nodectl_wire::api::{Doctor, Finding};
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
             Some(problem) => Finding::warning(check, problem, way_hint(way.name)),
             None => Finding::ok(
                 check,
-                format!("works; found {}", count(way.found.len(), "node")),
+                format!("works; found {}", counted(way.found.len(), "node")),
             ),
         }
     }));
@@ -100,7 +100,7 @@ fn secret(report: &NetReport, members: &[MemberLine]) -> Option<Finding> {
     (others > 0).then(|| {
         let message = format!(
             "{} here {verb} not share this secret",
-            count(others, "node")
+            counted(others, "node")
         );
         let hint = "join them with this node's secret, if they belong to the cluster";
         match is_alone {
@@ -168,7 +168,7 @@ fn membership(report: &NetReport, members: &[MemberLine]) -> Finding {
             "start them again, or look at their logs",
         );
     }
-    Finding::ok("members", format!("{} alive", count(alive, "node")))
+    Finding::ok("members", format!("{} alive", counted(alive, "node")))
 }
 
 /// A member that runs no tasks because of its disk.
@@ -263,8 +263,4 @@ fn walls<'a>(
         )
     });
     relayed.into_iter().chain(unreached)
-}
-
-fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }

@@ -268,14 +268,14 @@ impl Tail {
             }
             Ok(_) => Err(ApiError::unexpected("a log")),
             Err(QueryError::NoNode(_) | QueryError::Timeout(_) | QueryError::Leaving) => {
-                Err(self.no_word_of(node, attempt).await)
+                Err(self.no_word_of(node).await)
             }
             Err(error) => Err(error.into()),
         }
     }
 
     /// The node that has the log does not give it.
-    async fn no_word_of(&self, node: NodeId, attempt: Attempt) -> ApiError {
+    async fn no_word_of(&self, node: NodeId) -> ApiError {
         let name = match self.shared.ask(Query::Nodes).await {
             Ok(Answer::Nodes(lines)) => {
                 let line = lines.into_iter().find(|line| line.info.id == node);
@@ -284,7 +284,7 @@ impl Tail {
             _ => None,
         };
         let error = format!(
-            "attempt {attempt} of task {} ran on {}, which has its log and does not give it",
+            "task {} ran on {}, which has its log and does not give it",
             self.task,
             name.unwrap_or_else(|| node.short())
         );
@@ -349,7 +349,7 @@ impl Tail {
             }
             Location::Running { node, attempt } if may_be_read(attempt) => {
                 if *moves >= MOVES {
-                    return Err(self.no_word_of(node, attempt).await);
+                    return Err(self.no_word_of(node).await);
                 }
                 self.look_later(moves).await?;
                 self.at = LogStart::Running { node, attempt };
@@ -379,9 +379,7 @@ impl Tail {
             return None;
         }
         (self.offset, self.is_over) = (0, false);
-        Some(Bytes::from(format!(
-            "[nodectl: the task runs again: attempt {attempt}]\n"
-        )))
+        Some(Bytes::from_static(b"[nodectl: the task runs again]\n"))
     }
 
     async fn show_ended(&mut self, record: &TaskRecord) -> Result<(), ApiError> {

@@ -1,6 +1,7 @@
 //! `after`: names that exist, no cycles, and an order in which each job follows those it waits for.
 
 use super::{Fault, PlacedJob, PlannedJob};
+use nodectl_types::units::counted;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most jobs of a cycle that are named.
@@ -117,7 +118,7 @@ fn cycle(waiting: &[PlacedJob]) -> Fault {
                 .map(|index| format!("`{}`", waiting[*index].job.name()))
                 .collect();
             if cycle.len() > NAMED {
-                names.push(format!("{} others", cycle.len() - NAMED));
+                names.push(counted(cycle.len() - NAMED, "other"));
             }
             names.push(format!("`{}`", waiting[next].job.name()));
             let message = format!("these jobs wait for each other: {}", names.join(" after "));

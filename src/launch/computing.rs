@@ -8,7 +8,7 @@ use super::{
     cluster_file::{line_of, read},
     condor, slurm,
 };
-use nodectl_types::units::{parse_bytes, parse_duration};
+use nodectl_types::units::{counted, parse_bytes, parse_duration};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -277,10 +277,6 @@ impl Computing {
             cores_per_worker,
             ..
         } = self;
-        let counted = |count: u64, noun: &str| match count {
-            1 => format!("1 {noun}"),
-            _ => format!("{count} {noun}s"),
-        };
         if matches!(self.machines, Machines::Here | Machines::Hosts(_)) {
             let each = counted(u64::from(*cores_per_worker), "core");
             let all = counted(workers * u64::from(*cores_per_worker), "core");
@@ -293,11 +289,15 @@ impl Computing {
         };
         let gpus = gpus
             .filter(|gpus| *gpus > 0)
-            .map(|gpus| format!(", {} GPUs", u64::from(gpus) * u64::from(*allocations)));
+            .map(|gpus| u64::from(gpus) * u64::from(*allocations))
+            .map(|gpus| format!(", {}", counted(gpus, "GPU")));
         format!(
-            "{allocations} allocations of {workers_per_allocation} workers with {cores_per_worker} cores each: {workers} workers, \
-             {} cores{}",
-            workers * u64::from(*cores_per_worker),
+            "{} of {} with {} each: {}, {}{}",
+            counted(*allocations, "allocation"),
+            counted(*workers_per_allocation, "worker"),
+            counted(*cores_per_worker, "core"),
+            counted(workers, "worker"),
+            counted(workers * u64::from(*cores_per_worker), "core"),
             gpus.unwrap_or_default()
         )
     }
@@ -308,10 +308,13 @@ impl Computing {
         (workers > room).then(|| {
             let left = workers - room;
             match gpus {
-                0 => format!("no GPU was found: {left} workers compute without one"),
+                0 => format!("no GPU was found: {} without one", counted(left, "worker")),
                 _ => format!(
-                    "{gpus} GPUs have room for {room} workers, {} on each: {left} of {workers} workers compute without one",
-                    self.workers_per_gpu
+                    "room for {} on {}, {} on each: {left} of {} without a GPU",
+                    counted(room, "worker"),
+                    counted(gpus, "GPU"),
+                    self.workers_per_gpu,
+                    counted(workers, "worker")
                 ),
             }
         })
@@ -396,7 +399,7 @@ mod tests {
         let warning = computing.gpu_warning(5, 2).unwrap();
         assert_eq!(
             warning,
-            "2 GPUs have room for 4 workers, 2 on each: 1 of 5 workers compute without one"
+            "room for 4 workers on 2 GPUs, 2 on each: 1 of 5 workers without a GPU"
         );
     }
 

@@ -174,7 +174,7 @@ impl Core {
         };
         if before.epoch > 0 && after.epoch > before.epoch {
             let who = self.members.name(after.holder);
-            let text = format!("is coordinated by {who} now (epoch {})", after.epoch);
+            let text = format!("is coordinated by {who} now");
             self.note_job(after, now, EventKind::Takeover, text);
         }
         if after.round > before.round {

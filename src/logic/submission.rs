@@ -5,7 +5,7 @@
 use super::{DiskEffect, Effect, State, io::Asker, rank, timers::Timer};
 use nodectl_types::{
     Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, QueryError, Resources,
-    Time, limits,
+    Time, limits, units::counted,
 };
 use rand::RngExt;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -117,7 +117,8 @@ impl State {
         }
         if able > 0 {
             return Err(QueryError::Unsatisfiable(format!(
-                "a task needs {wanted} nodes at the same time, and {able} can take part"
+                "a task needs {} at the same time, and {able} can take part",
+                counted(wanted, "node")
             )));
         }
         let lacking = places.first().and_then(|info| {
@@ -436,7 +437,8 @@ fn is_same(head: &JobHead, spec: &JobSpec) -> Result<(), QueryError> {
         job, name, tasks, ..
     } = head;
     Err(QueryError::Invalid(format!(
-        "its key is of job {job} ({name}, {tasks} tasks), which is another"
+        "its key is of job {job} ({name}, {}), which is another",
+        counted(*tasks, "task")
     )))
 }
 

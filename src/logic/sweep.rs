@@ -15,6 +15,7 @@
 use nodectl_types::{
     Attempt, TaskIndex,
     sweep::{Goal, MetricPoint, StopRule, Sweep},
+    units::counted,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -132,9 +133,11 @@ impl Trials {
         (trial.best > median).then(|| {
             let [best, median] =
                 [trial.best, median].map(|score| shown(value(self.sweep.goal, score)));
-            let count = means.len();
+            let count = counted(means.len(), "task");
             let metric = &self.sweep.metric;
-            format!("best {metric} by step {step} is {best}; the median of {count} tasks that are done is {median}")
+            format!(
+                "best {metric} by step {step} is {best}; the median of {count} done is {median}"
+            )
         })
     }
 
@@ -154,8 +157,9 @@ impl Trials {
             let (metric, value) = (&self.sweep.metric, shown(last.value));
             let place = better + 1;
             format!(
-                "{metric} {value} at step {} is number {place} of {count} tasks that came to step {step}",
-                last.step
+                "{metric} {value} at step {} is number {place} of {} that came to step {step}",
+                last.step,
+                counted(count, "task")
             )
         })
     }
@@ -281,7 +285,7 @@ mod tests {
         let why = tell(&mut trials, 3, 3, 2.5).expect("2.5 > 2");
         assert_eq!(
             why,
-            "best loss by step 3 is 2.5; the median of 3 tasks that are done is 2"
+            "best loss by step 3 is 2.5; the median of 3 tasks done is 2"
         );
         assert!(tell(&mut trials, 5, 3, f64::NAN).is_some());
     }

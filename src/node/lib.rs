@@ -20,7 +20,8 @@ use nodectl_ports::{
 };
 use nodectl_types::{
     Answer, JobId, KeptSecret, Message, OwnerWord, Query, QueryError, Record, Retention, Roster,
-    Time, units::format_bytes,
+    Time,
+    units::{counted, format_bytes},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -189,7 +190,7 @@ impl Node {
             }
         }
         if !jobs.is_empty() {
-            tracing::info!("{} jobs remembered", jobs.len());
+            tracing::info!("{} remembered", counted(jobs.len(), "job"));
         }
         Ok(Self {
             state,

@@ -15,7 +15,7 @@ mod pace;
 #[cfg(test)]
 mod tests;
 
-use nodectl_types::{NodeId, Time};
+use nodectl_types::{NodeId, Time, units::counted};
 use pace::TaskPace;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -432,7 +432,8 @@ impl<P: Clone> Pool<P> {
             } else {
                 String::new()
             };
-            let why = format!("{count} workers could not start{on}, and none could: {why}");
+            let count = counted(count, "worker");
+            let why = format!("{count} could not start{on}, and none could: {why}");
             self.effects.push(PoolEffect::Fail { why });
         }
         let Some(timeout) = self.config.timeout else {

@@ -21,6 +21,7 @@ use nodectl_types::{
         ServerSettings,
         message::{Epoch, ServerMessage, Worker},
     },
+    units::counted,
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -232,7 +233,10 @@ impl Service {
                 String::new()
             };
             tracing::info!(
-                "{workers} workers train on {nodes} nodes; this one keeps {placed} blocks of parameters{beside}, from clock {clock} on"
+                "{} on {} from clock {clock} on; this node keeps {} of parameters{beside}",
+                counted(workers, "worker"),
+                counted(nodes, "node"),
+                counted(placed, "block")
             );
             self.logged = view.epoch;
         }

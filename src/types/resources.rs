@@ -1,6 +1,6 @@
 //! What a node has and what a task needs: cores, memory, GPU share and user-named quantities.
 
-use super::units::format_bytes;
+use super::units::{counted, format_bytes};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -42,12 +42,16 @@ impl Resources {
         named.map(|(name, _)| name.clone())
     }
 
-    /// How much there is of the resource of this name, as `lacks` has it, in words: `2 cpus`,
-    /// `8 GiB of memory`.
+    /// How much there is of the resource of this name, as `lacks` has it, in words: `2 cores`,
+    /// `1 GPU`, `8.0 GiB of memory`, `2 of licenses`.
     pub fn amount(&self, name: &str) -> String {
+        let amount = f64::from(self.milli(name)) / 1000.0;
         match name {
             "memory" => format!("{} of memory", format_bytes(self.memory_bytes)),
-            _ => format!("{} {name}", f64::from(self.milli(name)) / 1000.0),
+            "cpus" => counted(amount, "core"),
+            "gpus" => counted(amount, "GPU"),
+            // A user's own word, of which nobody knows the plural.
+            _ => format!("{amount} of {name}"),
         }
     }
 
@@ -176,7 +180,7 @@ mod tests {
         let all = [wide, deep];
         assert_eq!(
             told(&all, &node(16_500, 1)).unwrap(),
-            "a task needs 16.5 cpus, and no node has more than 8 cpus"
+            "a task needs 16.5 cores, and no node has more than 8 cores"
         );
         assert_eq!(
             told(&all[..1], &node(1_000, 8)).unwrap(),
@@ -190,7 +194,13 @@ mod tests {
         licensed.named_milli.insert("licenses".into(), 2_000);
         assert_eq!(
             told(&all, &licensed).unwrap(),
-            "a task needs 2 licenses, and no node has more than 0 licenses"
+            "a task needs 2 of licenses, and no node has more than 0 of licenses"
+        );
+        let mut on_gpu = node(1_000, 1);
+        on_gpu.gpu_milli = 1_000;
+        assert_eq!(
+            told(&[node(1_000, 1)], &on_gpu).unwrap(),
+            "a task needs 1 GPU, and no node has more than 0 GPUs"
         );
         assert_eq!(told(&all, &node(1_000, 1)), None);
         assert_eq!(told(&[], &node(1_000, 1)), None);

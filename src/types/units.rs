@@ -1,6 +1,6 @@
-//! Bytes and durations as people write and read them.
+//! Counts, bytes and durations as people write and read them.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 /// A quantity that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +67,19 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// A count with what is counted, whose name is given for one: `1 task`, `0 GPUs`, `0.5 GPUs`,
+/// `2 processes`, `3 entries`.
+pub fn counted<N: Display + PartialEq + From<u8>>(count: N, one: &str) -> String {
+    if count == N::from(1) {
+        return format!("1 {one}");
+    }
+    match one.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{count} {stem}ies"),
+        _ if one.ends_with('s') => format!("{count} {one}es"),
+        _ => format!("{count} {one}s"),
+    }
+}
+
 /// Reads `90s`, `2h 30m`, `500ms`.
 pub fn parse_duration(text: &str) -> Result<Duration, BadQuantity> {
     let bad = || BadQuantity {
@@ -86,5 +99,21 @@ pub fn format_duration(duration: Duration) -> String {
         60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
         3600..86400 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d {:02}h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_singular_and_all_else_plural() {
+        assert_eq!(counted(1u32, "task"), "1 task");
+        assert_eq!(counted(0usize, "task"), "0 tasks");
+        assert_eq!(counted(12u64, "process"), "12 processes");
+        assert_eq!(counted(3u32, "entry"), "3 entries");
+        assert_eq!(counted(2u32, "key"), "2 keys");
+        assert_eq!(counted(1.0, "GPU"), "1 GPU");
+        assert_eq!(counted(0.5, "GPU"), "0.5 GPUs");
     }
 }

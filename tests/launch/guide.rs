@@ -178,7 +178,7 @@ fn assert_follows_the_queue(cluster: &Cluster, bed: &Testbed, line: &str) {
     let mut launcher = Launcher(command.spawn().expect("there is a shell"));
     let told = || fs::read_to_string(&log).unwrap_or_default();
     wait_until(SOON, "it looks at the queue", || {
-        told().contains("0 nodes, 0 coming, 0 tasks wait")
+        told().contains("0 nodes, 0 coming, 0 tasks waiting")
     });
     run_squares(cluster, 6, "sleep 0.2");
     let grew = |line: &str| line.contains(" coming, ") && !line.contains(" 0 coming, ");

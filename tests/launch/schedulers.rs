@@ -35,8 +35,8 @@ fn the_shipped_modes_run_on_slurm() {
     };
     let cluster = submitter();
     for (mode, workers, total) in [
-        ("slurm/non_distributed", 1, "1 workers, 4 cores, 1 GPUs"),
-        ("slurm/single_machine", 4, "4 workers, 16 cores, 1 GPUs"),
+        ("slurm/non_distributed", 1, "1 worker, 4 cores, 1 GPU"),
+        ("slurm/single_machine", 4, "4 workers, 16 cores, 1 GPU"),
         ("slurm/multi_machine", 32, "32 workers, 128 cores, 4 GPUs"),
     ] {
         let said = run_mode(&cluster, &bed, mode, workers);
@@ -50,8 +50,8 @@ fn the_shipped_modes_run_on_condor() {
     let Some(bed) = condor() else { return };
     let cluster = submitter();
     for (mode, workers, total) in [
-        ("condor/non_distributed", 1, "1 workers, 1 cores, 1 GPUs"),
-        ("condor/single_machine", 4, "4 workers, 4 cores, 1 GPUs"),
+        ("condor/non_distributed", 1, "1 worker, 1 core, 1 GPU"),
+        ("condor/single_machine", 4, "4 workers, 4 cores, 1 GPU"),
         ("condor/multi_machine", 4, "4 workers, 4 cores, 4 GPUs"),
     ] {
         let said = run_mode(&cluster, &bed, mode, workers);

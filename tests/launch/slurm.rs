@@ -168,7 +168,7 @@ fn an_elastic_launch_follows_the_queue_of_tasks() {
     let mut launcher = start(&cluster, &bed, &arguments);
     let told = || fs::read_to_string(cluster.dir.path().join("launcher.log")).unwrap_or_default();
     wait_until(SOON, "it looks at the queue", || {
-        told().contains("0 nodes, 0 coming, 0 tasks wait")
+        told().contains("0 nodes, 0 coming, 0 tasks waiting")
     });
     run_squares(&cluster, 6, "sleep 0.5");
     wait_until(LATER, "idle nodes are given back", || {
@@ -289,7 +289,7 @@ fn a_computing_mode_brings_its_allocations_and_takes_them_back() {
     assert_eq!(run.status.code(), Some(0), "{}", both(&run));
     let said = both(&run);
     assert!(
-        said.contains("2 allocations of 2 workers with 1 cores each: 4 workers, 4 cores, 2 GPUs"),
+        said.contains("2 allocations of 2 workers with 1 core each: 4 workers, 4 cores, 2 GPUs"),
         "{said}"
     );
     assert!(!said.contains("without one"), "{said}");

@@ -1,4 +1,4 @@
-"""Sizes as job files write them."""
+"""Sizes as job files write them, and counts as people read them."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def size(given: Union[int, float, str]) -> int:
     elif not isinstance(given, bool) and given >= 0 and int(given) == given:
         return int(given)
     raise ValueError('%r is no size, which is a number of bytes, or a text such as "2 GiB" or "500 MB"' % (given,))
+
+
+def counted(count: int, one: str) -> str:
+    """A count with what is counted: `1 task`, `2 tasks`."""
+    return "1 %s" % one if count == 1 else "%d %ss" % (count, one)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from . import _node
 from ._errors import NodeError
+from ._sizes import counted
 
 # How long one request waits for results, in ms; and how many it asks for.
 _WAIT_MS = 2000
@@ -110,7 +111,7 @@ class Job:
         progress = status["progress"]
         running = 0 if status["phase"] in _ENDED else progress["running"]
         parts = [("done", status["done"]), ("failed", status["failed"]), ("stopped", status["stopped"]), ("running", running)]
-        lines = ["%d of %d tasks done" % (status["done"], status["tasks"])]
+        lines = ["%d of %s done" % (status["done"], counted(status["tasks"], "task"))]
         lines += ["%d %s" % (count, word) for word, count in parts[1:] if count]
         if status["phase"] not in _ENDED:
             if progress.get("left_seconds") is not None:

@@ -10,7 +10,7 @@ from ._calls import Bar, FutureCall, MapCall, OrderedResults, PoolFuture, Result
 from ._engine import Engine
 from ._errors import PoolError
 from ._pickling import Pickler, as_call, init_payload
-from ._sizes import size
+from ._sizes import counted, size
 from ._upload import upload
 
 Worker = TypeVar("Worker")
@@ -241,8 +241,11 @@ class Pool(Generic[Worker]):
             "a pool cannot be passed to another process\nhint: keep it out of classes and variables that tasks use"
         )
 
+    def _crew(self) -> str:
+        return "%s on %s" % (counted(self._engine.workers, "worker"), counted(self._engine.nodes, "node"))
+
     def __repr__(self) -> str:
-        state = "closed" if self._engine.closed else "%d workers on %d nodes" % (self._engine.workers, self._engine.nodes)
+        state = "closed" if self._engine.closed else self._crew()
         return "<%s %s: %s>" % (type(self).__name__, self._engine.job, state)
 
     def _repr_html_(self) -> str:
@@ -250,7 +253,7 @@ class Pool(Generic[Worker]):
 
         engine = self._engine
         added, unfinished = engine.counts()
-        lines = ["%d workers on %d nodes" % (engine.workers, engine.nodes), "%d of %d tasks done" % (added - unfinished, added)]
+        lines = [self._crew(), "%d of %s done" % (added - unfinished, counted(added, "task"))]
         if engine.starting:
             lines.insert(1, "%d starting" % engine.starting)
         state = "closed" if engine.closed else "failed" if engine.failure else "open"

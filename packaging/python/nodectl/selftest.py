@@ -9,6 +9,7 @@ from typing import Any, List, Tuple
 
 from . import Pool, PoolError
 from ._node import is_running, socket_path
+from ._sizes import counted
 
 _BYTES = 1 << 20
 
@@ -54,7 +55,8 @@ def _check(pool: "Pool[_Worker]", began: float) -> None:
     print("start      %.2f s to the first result" % (time.monotonic() - began))
     count, numbers = _timed(lambda count: pool.starmap(("square", i) for i in range(count)), 5000)
     _expect("5,000 results in order", numbers, [i * i for i in range(5000)])
-    print("tasks      %d a second on %d workers, %d nodes" % (count, pool.get_workers_count(), pool.get_nodes_count()))
+    crew = counted(pool.get_workers_count(), "worker"), counted(pool.get_nodes_count(), "node")
+    print("tasks      %d a second on %s, %s" % (count, *crew))
     data = os.urandom(_BYTES)
     count, echoes = _timed(lambda count: pool.starmap([("echo", data)] * count), 50)
     _expect("large payloads", all(echo == data for echo in echoes), True)

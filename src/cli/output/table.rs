@@ -11,7 +11,7 @@ use super::{
 use nodectl_ports::wall_ms;
 use nodectl_types::{
     text,
-    units::{format_bytes, format_duration},
+    units::{counted, format_bytes, format_duration},
 };
 use nodectl_wire::api::{
     AuditLine, CheckpointView, ClosedName, Device, EventLine, ExchangeView, ExchangeWay,
@@ -103,10 +103,12 @@ impl Output for Table {
             .filter(|job| !job.phase.is_ended())
             .count();
         let mut text = format!(
-            "cluster {}: {alive} of {} nodes alive, {cpus} cores, {gpus} GPUs; {open} of {} jobs open\n\n",
+            "cluster {}: {alive} of {} alive, {}, {}; {open} of {} open\n\n",
             status.node.cluster,
-            status.nodes.len(),
-            status.jobs.len()
+            counted(status.nodes.len(), "node"),
+            counted(cpus, "core"),
+            counted(gpus, "GPU"),
+            counted(status.jobs.len(), "job")
         );
         text += &self.nodes(&status.nodes);
         let open: Vec<_> = status
@@ -326,9 +328,9 @@ pub fn columns(header: &[&'static str], rows: impl Iterator<Item = Vec<String>>)
 fn state(job: &Job) -> String {
     match job.line.workers {
         Some(_) => format!(
-            "{}: a pool, {} workers run",
+            "{}: a pool with {}",
             job.progress.phase.word(),
-            job.progress.running
+            counted(job.progress.running, "worker")
         ),
         None => progress_line(&job.progress),
     }
@@ -598,11 +600,7 @@ fn needs(work: &WorkView) -> String {
         return "a GPU where there is one, else a core".into();
     }
     let named: BTreeMap<_, _> = resources.named.iter().collect();
-    let mut parts = vec![if resources.cpus == 1.0 {
-        "1 core".into()
-    } else {
-        format!("{} cores", resources.cpus)
-    }];
+    let mut parts = vec![counted(resources.cpus, "core")];
     if resources.memory_bytes > 0 {
         parts.push(format!(
             "{} of memory",
@@ -610,7 +608,7 @@ fn needs(work: &WorkView) -> String {
         ));
     }
     if resources.gpus > 0.0 {
-        parts.push(format!("{} GPUs", resources.gpus));
+        parts.push(counted(resources.gpus, "GPU"));
     }
     parts.extend(
         named

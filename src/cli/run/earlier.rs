@@ -6,7 +6,7 @@ use super::{fetch::blob_bytes, identity, pages::all_results};
 use crate::exit::CliError;
 use nodectl_http::{Client, ClientError};
 use nodectl_ports::accounts;
-use nodectl_types::{BlobHash, JobDraft, Manifest, ParamSpace};
+use nodectl_types::{BlobHash, JobDraft, Manifest, ParamSpace, units::counted};
 use nodectl_wire::api::{JobLine, PhaseName, StatusName, TaskResult};
 use std::collections::BTreeMap;
 
@@ -166,7 +166,8 @@ pub async fn find(
 pub fn tell(name: &str, tasks: u64, taken: &TakenOver) {
     let (jobs, count) = (&taken.jobs, taken.count());
     if jobs.is_empty() {
-        tell!("{name}: no earlier run did any of its {tasks} tasks");
+        let tasks = counted(tasks, "task");
+        tell!("{name}: no earlier run did any of its {tasks}");
         return;
     }
     let ids: Vec<&str> = jobs.iter().take(MOST_NAMED).map(|job| &*job.id).collect();

@@ -8,7 +8,10 @@ use crate::{
 use futures::TryStreamExt;
 use nodectl_http::{Client, client::LogRequest};
 use nodectl_ports::say;
-use nodectl_types::{text, units::format_duration};
+use nodectl_types::{
+    text,
+    units::{counted, format_duration},
+};
 use nodectl_wire::api::PhaseName;
 use std::time::Duration;
 
@@ -38,14 +41,14 @@ fn of_all(ends: &[RunSummary]) -> String {
 }
 
 fn text(end: &RunSummary) -> String {
-    let counted = |count: u32, what: &str| {
+    let beside = |count: u32, what: &str| {
         if count > 0 {
             format!(", {count} {what}")
         } else {
             String::new()
         }
     };
-    let failed = counted(end.failed, "failed") + &counted(end.stopped, "stopped");
+    let failed = beside(end.failed, "failed") + &beside(end.stopped, "stopped");
     let taken = match end.taken_over {
         0 => String::new(),
         taken => format!(" ({taken} by earlier runs)"),
@@ -56,12 +59,12 @@ fn text(end: &RunSummary) -> String {
         false => format!("; results in {}", end.directory.display()),
     };
     let mut said = format!(
-        "{} ({}) {}: {} of {} tasks done{taken}{failed} in {}{results}\n",
+        "{} ({}) {}: {} of {} done{taken}{failed} in {}{results}\n",
         end.name,
         end.job,
         end.phase.word(),
         end.done,
-        end.tasks,
+        counted(end.tasks, "task"),
         format_duration(Duration::try_from_secs_f64(end.wall_seconds).unwrap_or_default())
     );
     said += &end
@@ -102,8 +105,8 @@ fn text(end: &RunSummary) -> String {
             end.directory.display()
         );
         said += &format!(
-            "{} files could not be fetched; `{fetch}` tries again\n",
-            end.missing_files
+            "{} could not be fetched; `{fetch}` tries again\n",
+            counted(end.missing_files, "file")
         );
     }
     said
@@ -205,7 +208,7 @@ mod tests {
                 File "a.py", line 3, in run
               ValueError: bad
         hint: `nodectl retry 00000000000000ab --failed` runs the failed tasks again
-        1 files could not be fetched; `nodectl results 00000000000000ab --into out` tries again
+        1 file could not be fetched; `nodectl results 00000000000000ab --into out` tries again
         "#);
         assert_eq!(exit(&[end]), Exit::Failed);
     }
@@ -243,9 +246,9 @@ mod tests {
             end("other", "out/other", None),
         ];
         insta::assert_snapshot!(of_all(&ends), @r"
-        lab6 (00000000000000ab) done: 1 of 1 tasks done in 2.5 s; results in out/lab6
+        lab6 (00000000000000ab) done: 1 of 1 task done in 2.5 s; results in out/lab6
           120.0 frames/s
-        other (00000000000000ab) done: 1 of 1 tasks done in 2.5 s; results in out/other
+        other (00000000000000ab) done: 1 of 1 task done in 2.5 s; results in out/other
         ");
         ends[0].phase = PhaseName::Failed;
         let said = of_all(&ends);

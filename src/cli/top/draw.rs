@@ -6,7 +6,7 @@ use super::{
     view::{Screen, TopView},
 };
 use crate::output::progress_line;
-use nodectl_types::text;
+use nodectl_types::{text, units::counted};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -92,8 +92,9 @@ fn title(view: &TopView, picture: &TopPicture) -> Line<'static> {
         tab("2 Jobs", *first == Screen::Jobs),
         tab("3 GPUs", *first == Screen::Gpus),
         Span::raw(format!(
-            "  {alive} of {} nodes, {open} open jobs, seen by {me}",
-            picture.nodes.len()
+            "  {alive} of {}, {}, seen by {me}",
+            counted(picture.nodes.len(), "node"),
+            counted(open, "open job")
         )),
     ])
 }

@@ -154,7 +154,7 @@ fn the_cluster() {
     let lines: Vec<&str> = shown.lines().collect();
     assert!(
         lines[0].contains("1 Cluster")
-            && lines[0].contains("2 of 3 nodes, 1 open jobs, seen by alpha"),
+            && lines[0].contains("2 of 3 nodes, 1 open job, seen by alpha"),
         "{shown}"
     );
     for (line, words) in [

@@ -19,6 +19,7 @@ use nodectl_launch::{
     state::{HostNode, Launches, StartedLaunch, StartedProcess, What},
 };
 use nodectl_ports::say::tell;
+use nodectl_types::units::counted;
 use std::{path::Path, time::Duration};
 use tokio::time::Instant;
 
@@ -213,7 +214,7 @@ async fn sweep(name: &str) -> usize {
     let mut problems = 0;
     let mut count = |ended: Result<usize, LaunchError>, who: &str| match ended {
         Ok(0) => {}
-        Ok(jobs) => tell!("{jobs} jobs of {who} are down"),
+        Ok(jobs) => tell!("{who}: {} ended", counted(jobs, "job")),
         Err(error) if error.is_absence() => {}
         Err(error) => {
             tell!("error: {error}");

@@ -19,6 +19,7 @@ use nodectl_launch::{
     timeline::Timeline,
 };
 use nodectl_ports::{say::tell, wall_ms};
+use nodectl_types::units::counted;
 use nodectl_wire::api::{LaunchLook, Node};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
@@ -51,7 +52,11 @@ pub async fn run(
     scheduler.keep(context, Some(StartedProcess::own()))?;
     let said = args.request.tasks_per_node.map(|tasks| tasks.max(1));
     let queue = TaskQueue::new(scheduler.offer(), said, scheduler.tasks_per_node());
-    tell!("{} to {} nodes; Ctrl-C stops them", bounds.min, bounds.max);
+    tell!(
+        "{} to {}; Ctrl-C stops them",
+        bounds.min,
+        counted(bounds.max, "node")
+    );
     let looping = look(context, scheduler, bounds, queue);
     match super::interruptible(looping).await? {
         // The first submission was refused: so would be the next.
@@ -86,10 +91,10 @@ async fn look(
                 let change = change(bounds, &seen);
                 note(&mut timeline, &seen, &change);
                 let now = format!(
-                    "{} nodes, {} coming, {} tasks wait",
-                    seen.nodes.len(),
+                    "{}, {} coming, {} waiting",
+                    counted(seen.nodes.len(), "node"),
                     seen.coming,
-                    seen.waiting()
+                    counted(seen.waiting(), "task")
                 );
                 if now != said {
                     tell!("{now}");
@@ -125,7 +130,7 @@ fn note(timeline: &mut Timeline, seen: &ObservedLoad, change: &Change) {
     let why = match (change.submit, released) {
         (0, 0) => String::new(),
         (0, _) => "no task waits, and they had nothing to do".to_string(),
-        (_, 0) if seen.waiting() > 0 => format!("{} tasks wait", seen.waiting()),
+        (_, 0) if seen.waiting() > 0 => format!("{} waiting", counted(seen.waiting(), "task")),
         _ => "the minimum of nodes is kept".to_string(),
     };
     let look = LaunchLook {

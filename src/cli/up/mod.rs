@@ -37,6 +37,7 @@ use nodectl_launch::{
     condor, slurm,
 };
 use nodectl_ports::say::tell;
+use nodectl_types::units::counted;
 pub use scheduled::start_jobs;
 pub use scheduler::{RequestKind, Scheduler};
 use std::path::Path;
@@ -198,15 +199,12 @@ fn kind(args: &UpArgs) -> Result<RequestKind, CliError> {
 /// What is asked for in all, before anything is submitted.
 fn total(request: &RequestArgs) -> String {
     let nodes = u64::from(request.nodes);
-    let mut parts = vec![format!(
-        "asking for {nodes} node{}",
-        if nodes == 1 { "" } else { "s" }
-    )];
+    let mut parts = vec![format!("asking for {}", counted(nodes, "node"))];
     if let Some(cpus) = request.cpus_per_node {
-        parts.push(format!("{} cores", nodes * u64::from(cpus)));
+        parts.push(counted(nodes * u64::from(cpus), "core"));
     }
     if let Some(gpus) = request.gpus_per_node {
-        parts.push(format!("{} GPUs", nodes * u64::from(gpus)));
+        parts.push(counted(nodes * u64::from(gpus), "GPU"));
     }
     if let Some(time) = request.time {
         parts.push(format!(

@@ -7,6 +7,7 @@ use nodectl_types::{
     explain::{Reason, ReasonLine},
     python,
     query::TaskState,
+    units::counted,
 };
 
 /// Nodes that are named of those that had no room for a task of several processes.
@@ -67,7 +68,7 @@ impl Coordinator {
             (Phase::Done, _) => (Reason::JobDone, "done".into()),
             (Phase::Failed, _) => {
                 let failed = lattice.failed_for_good(self.failure_limit(core));
-                let why = format!("over, with {failed} failed tasks");
+                let why = format!("over, with {}", counted(failed, "failed task"));
                 (Reason::JobFailed, why)
             }
             (Phase::Waiting | Phase::Running, _) => match self.stands_still(core) {
@@ -76,10 +77,9 @@ impl Coordinator {
             },
         };
         let text = format!(
-            "job {} ({}) is {why}; {who} coordinates it (epoch {})",
+            "job {} ({}) is {why}; {who} coordinates it",
             head.job.short(),
-            head.name,
-            head.epoch
+            head.name
         );
         line(reason, None, text)
     }
@@ -88,12 +88,16 @@ impl Coordinator {
         let progress = self.progress(core, lattice);
         match self.head(core).workers {
             _ if self.log.is_some() => {
-                format!("running: a log with {} entries", progress.done)
+                format!("running: a log with {}", counted(progress.done, "entry"))
             }
-            Some(_) => format!("running: a pool with {} workers", progress.running),
+            Some(_) => format!(
+                "running: a pool with {}",
+                counted(progress.running, "worker")
+            ),
             None => format!(
-                "running: {} tasks run, {} wait on nodes",
-                progress.running, progress.queued
+                "running: {} at work, {} waiting on nodes",
+                counted(progress.running, "task"),
+                progress.queued
             ),
         }
     }
@@ -115,12 +119,16 @@ impl Coordinator {
             TaskState::Failed if self.spec.work.worker.is_some() => (
                 Reason::TaskFailed,
                 format!(
-                    "task {task} failed: its code raised an exception, or {limit} attempts came to nothing"
+                    "task {task} failed: its code raised an exception, or all of {} came to nothing",
+                    counted(limit, "attempt")
                 ),
             ),
             TaskState::Failed => {
                 let failures = found.failures;
-                let text = format!("task {task} failed {failures} times, the limit being {limit}");
+                let text = format!(
+                    "task {task} failed {}, the limit being {limit}",
+                    counted(failures, "time")
+                );
                 (Reason::TaskFailed, text)
             }
             TaskState::Cancelled if lattice.cell(task) == Cell::Cancelled => {
@@ -144,7 +152,8 @@ impl Coordinator {
             TaskState::Pending if found.failures > 0 => {
                 let failures = found.failures;
                 let text = format!(
-                    "task {task} failed {failures} times (last on {node}) and waits to be tried again"
+                    "task {task} failed {} (last on {node}) and waits to be tried again",
+                    counted(failures, "time")
                 );
                 (Reason::TaskRetries, text)
             }
@@ -187,8 +196,8 @@ impl Coordinator {
         };
         let waited = (core.mono() - since).as_secs();
         let text = format!(
-            "the next task needs {} nodes at the same time, and has waited {waited} s for them",
-            gang.nodes
+            "the next task needs {} at the same time, and has waited {waited} s",
+            counted(gang.nodes, "node")
         );
         let mut lines = vec![line(Reason::GangWaits, None, text)];
         let mut missed: Vec<_> = self.gangs.missed.iter().collect();

@@ -13,6 +13,7 @@ use crate::{
 };
 use nodectl_types::{
     Attempt, Gang, GangWord, Message, NodeId, NodeInfo, Time, WorkSpec, gang, message::Assignment,
+    units::counted,
 };
 use rand::RngExt;
 use std::{collections::BTreeMap, time::Duration};
@@ -281,7 +282,8 @@ impl Coordinator {
         if nodes.len() < gang.nodes as usize {
             let (wanted, here) = (gang.nodes, nodes.len());
             return Some(format!(
-                "{wanted} nodes at the same time; {here} that can take part are here"
+                "{} at the same time; {here} that can take part are here",
+                counted(wanted, "node")
             ));
         }
         let infos: Vec<_> = nodes
@@ -290,8 +292,8 @@ impl Coordinator {
             .collect();
         let apart = gang::seats(&infos, gang.nodes as usize).err()?;
         Some(format!(
-            "{} nodes with addresses in the same network: {apart}",
-            gang.nodes
+            "{} with addresses in the same network: {apart}",
+            counted(gang.nodes, "node")
         ))
     }
 }

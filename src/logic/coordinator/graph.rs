@@ -10,7 +10,7 @@ use super::{Coordinator, dispatch::Candidate};
 use crate::{core::Core, lattice::Lattice};
 use nodectl_types::{
     Attempt, Failure, JobSpec, Need, Needs, NodeId, NodeInfo, Outcome, Resources, TaskIndex,
-    TaskRecord, Time, explain::Reason,
+    TaskRecord, Time, explain::Reason, units::counted,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -231,7 +231,7 @@ impl Coordinator {
         }
         let mut names: Vec<String> = open.iter().take(NAMED).map(name).collect();
         if open.len() > NAMED {
-            names.push(format!("{} others", open.len() - NAMED));
+            names.push(counted(open.len() - NAMED, "other"));
         }
         let why = || format!("waits for {}", names.join(", "));
         (!open.is_empty()).then(|| (Reason::TaskNeeds, why()))

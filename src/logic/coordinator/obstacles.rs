@@ -2,7 +2,7 @@
 
 use super::Coordinator;
 use crate::core::Core;
-use nodectl_types::{After, NodeInfo, Phase, explain::Reason, gang::Gang};
+use nodectl_types::{After, NodeInfo, Phase, explain::Reason, gang::Gang, units::counted};
 use std::collections::BTreeSet;
 
 /// Why a job, or a node for it, stands still.
@@ -34,7 +34,8 @@ impl Coordinator {
     pub(super) fn waits_for(&self, core: &Core) -> Option<Obstacle> {
         let members = core.members.alive().len() as u32;
         if members < self.spec.min_nodes {
-            let text = format!("{} nodes; {members} are here", self.spec.min_nodes);
+            let wanted = counted(self.spec.min_nodes, "node");
+            let text = format!("{wanted}; {members} are here");
             return Some(Obstacle::new(Reason::WaitsForNodes, text));
         }
         // One that was removed was done: as long as this job waited for it, it was kept.

@@ -487,7 +487,7 @@ fn nodes_remember_who_came_and_died_who_took_over_and_what_ran_again() {
     let by_third = noticed(&mut trio, 2);
     for line in [
         "Died: alpha died: its process has ended",
-        "Takeover: squares is coordinated by alpha now (epoch 2)",
+        "Takeover: squares is coordinated by alpha now",
     ] {
         assert!(by_third.iter().any(|said| said == line), "{by_third:?}");
     }

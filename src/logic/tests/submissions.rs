@@ -95,7 +95,7 @@ fn what_no_node_can_run_is_refused_with_how_much_there_is() {
     };
     let cores = refused(|job| Arc::make_mut(&mut job.work).resources.cpu_milli = 640_000);
     assert!(
-        cores.ends_with("a task needs 640 cpus, and no node has more than 2 cpus"),
+        cores.ends_with("a task needs 640 cores, and no node has more than 2 cores"),
         "{cores}"
     );
     let place = refused(|job| job.place = "cores > 1000".into());

@@ -2,7 +2,8 @@
 //! comes behind those that it needs.
 
 use super::{Needs, RowSet};
-use crate::{Params, TaskIndex, glob, limits, suggest, task_names, template, text};
+use crate::{Params, TaskIndex, glob, limits, suggest, task_names, template, text, units::counted};
+
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most tasks of a circle that are named.
@@ -260,7 +261,7 @@ fn circle(kinds: &[GraphTask<'_>], edges: &[BTreeMap<usize, usize>], left: &[usi
             let name = |kind: &usize| format!("`{}`", text::shown(kinds[*kind].name));
             let mut names: Vec<String> = path[from..].iter().take(NAMED).map(name).collect();
             if path.len() - from > NAMED {
-                names.push(format!("{} others", path.len() - from - NAMED));
+                names.push(counted(path.len() - from - NAMED, "other"));
             }
             names.push(name(next));
             return BadNeed {

@@ -16,6 +16,7 @@ use super::{
     strays::{self, ProcessView},
 };
 use nodectl_ports::say::tell;
+use nodectl_types::units::counted;
 use rustix::process::{Pid, Signal};
 use std::{
     ffi::OsStr,
@@ -204,8 +205,8 @@ impl SupervisedTask {
                 return TurnOutcome::Goes;
             }
             tell!(
-                "nodectl supervise: {} processes of a task do not die of SIGKILL; leaving them",
-                left.len()
+                "nodectl supervise: left behind, as SIGKILL does not end them: {} of a task",
+                counted(left.len(), "process")
             );
         } else if now.duration_since(since) < CLEAR_UP
             && view.is_unclear(self.pid, &self.launch.dir)

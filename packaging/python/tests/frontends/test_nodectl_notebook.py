@@ -64,7 +64,7 @@ def test_a_pool_shows_its_workers_and_tasks_while_they_run(shell, tmp_path):
         futures = [pool.submit(str(gate)) for _ in range(4)]
         shell.user_ns["pool"] = pool
         run(shell, "pool")
-        wait_until(lambda: any("2 workers on 1 nodes" in text for text in shell.display_pub.texts()), "the workers are shown")
+        wait_until(lambda: any("2 workers on 1 node" in text for text in shell.display_pub.texts()), "the workers are shown")
         (shown,) = shell.display_pub.texts()
         assert pool.job in shown and "0 of 4 tasks done" in shown
         gate.write_text("")
@@ -111,11 +111,11 @@ def test_a_detached_cell_is_a_job_that_shows_itself(shell, tmp_path):
     gate = tmp_path / "gate"
     cell = "%%%%nodectl --detach --name later\nimport os, time\nwhile not os.path.exists(%r):\n    time.sleep(0.02)" % str(gate)
     job = run(shell, cell).result
-    wait_until(lambda: any("later" in text and "0 of 1 tasks done" in text for text in shell.display_pub.texts()), "it is shown")
+    wait_until(lambda: any("later" in text and "0 of 1 task done" in text for text in shell.display_pub.texts()), "it is shown")
     assert not job.is_ended()
     gate.write_text("")
     assert job.wait(60) == "done"
-    wait_until(lambda: any("1 of 1 tasks done" in text for text in shell.display_pub.texts()), "its end is shown")
+    wait_until(lambda: any("1 of 1 task done" in text for text in shell.display_pub.texts()), "its end is shown")
     assert [result["status"] for result in job.results()] == ["done"]
 
 
