@@ -3,6 +3,8 @@
 #[path = "ui/browser.rs"]
 mod browser;
 mod common;
+#[path = "ui/many.rs"]
+mod many;
 #[path = "ui/page.rs"]
 mod page;
 
@@ -82,6 +84,51 @@ fn with_write_it_cancels_and_drains_and_the_audit_log_has_it() {
 }
 
 #[test]
+fn parameter_sets_are_added_on_the_page() {
+    let Some(browser) = Browser::start() else {
+        eprintln!("SKIPPED: no chromium, or no chromedriver");
+        return;
+    };
+    let cluster = Cluster::of(1);
+    let text = "name = \"squares\"\nparams = { x = [1, 2] }\n\
+        command = [\"sh\", \"-c\", \"echo nodectl-result: $(({x} * {x}))\"]\n";
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "squares", text));
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let page = Page::start(&cluster, 0, &["--write"]);
+    browser.go(&page.address);
+    wait_until(SOON, "the page is there", || browser.text().contains("n0"));
+    browser.turn_to(&format!("#/job/{id}"));
+    wait_until(SOON, "a button that asks", || {
+        browser.press("main", "Add parameter sets")
+    });
+    let typed = |sets: &str| {
+        browser.script(&format!(
+            "document.querySelector('dialog textarea').value = {}",
+            json!(sets)
+        ));
+        browser.press("dialog", "Add parameter sets");
+    };
+    typed("3\n4, 5");
+    wait_until(SOON, "sets of another size are refused", || {
+        browser.text().contains("2 values for 1 column")
+    });
+    typed("3\n4\n");
+    wait_until(SOON, "they are a job", || {
+        browser.text().contains("They are the job")
+    });
+    wait_until(LATER, "results of both are one table", || {
+        let all = cluster.run(0, &["results", "squares", "--all", "--quiet"]);
+        String::from_utf8_lossy(&all.stdout).lines().count() == 4
+    });
+    let audit = cluster.ok(0, &["audit"]);
+    assert_eq!(
+        audit.matches("submit").count(),
+        3,
+        "one was refused: {audit}"
+    );
+}
+
+#[test]
 fn without_a_node_it_says_so_and_a_taken_port_too() {
     let cluster = Cluster::of(1);
     let page = Page::open(&cluster, 0, &[]);
@@ -155,6 +202,7 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
             format!("#/job/{sweep}/plot"),
             "Parallel coordinates",
         ),
+        ("rungs", format!("#/job/{sweep}/plot"), "given up at step"),
         (
             "training",
             format!("#/job/{train}/training"),
@@ -210,6 +258,50 @@ fn markup_is_text(browser: &Browser, cluster: &Cluster) {
         browser.script("return document.querySelectorAll('main img').length"),
         json!(0)
     );
+}
+
+/// `NODECTL_UI_RESULTS` says how many results; a million was measured with an optimised program.
+#[test]
+fn a_job_of_many_results_opens_at_once_and_takes_little_memory() {
+    const MOST_BYTES: u64 = 200_000_000;
+    let Some(browser) = Browser::start() else {
+        eprintln!("SKIPPED: no chromium, or no chromedriver");
+        return;
+    };
+    let wanted = std::env::var("NODECTL_UI_RESULTS").ok();
+    let count = wanted.map_or(30_000, |count| count.parse().expect("a number"));
+    let (cluster, id) = many::job_of_results(count);
+    let page = Page::start(&cluster, 0, &[]);
+    browser.go(&page.address);
+    wait_until(SOON, "the page is there", || browser.text().contains("n0"));
+    let task = format!("task/{}", count - 1);
+    let part = "The last 10\u{202f}000 of";
+    for (view, first, whole) in [
+        ("stream", "Task stream", part),
+        ("tasks/", "1 to ", "1 to "),
+        ("results", "The results", part),
+        ("plot", "Any two columns", part),
+        (&task, "nodectl-result", "nodectl-result"),
+    ] {
+        browser.turn_to("#/jobs");
+        wait_until(SOON, "the jobs", || browser.text().contains("Ended"));
+        let begun = Instant::now();
+        browser.turn_to(&format!("#/job/{id}/{view}"));
+        wait_until(SOON, first, || browser.text().contains(first));
+        let opened = begun.elapsed();
+        wait_until(LATER, whole, || browser.text().contains(whole));
+        let (scripts, all) = (browser.metric("JSHeapTotalSize"), browser.page_bytes());
+        eprintln!(
+            "{count} results, {view}: opens in {opened:?}, has all in {:?}; its scripts have {:.0} MB, \
+             its process {} MB; busy for {:.1} s so far",
+            begun.elapsed(),
+            scripts / 1e6,
+            all / 1_000_000,
+            browser.metric("TaskDuration")
+        );
+        assert!(all < MOST_BYTES, "{view}: {all} B");
+    }
+    assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl ApiError {
     }
 
     /// Of a text that ends with a hint of its own.
-    fn with_own_hint(status: StatusCode, text: &str) -> Self {
+    pub fn with_own_hint(status: StatusCode, text: &str) -> Self {
         let (error, hint) = text::split_hint(text);
         Self {
             status,

@@ -226,7 +226,7 @@ pub(super) async fn submit(
         .await
 }
 
-async fn accept(
+pub(super) async fn accept(
     shared: &Shared,
     caller: &Caller,
     headers: &HeaderMap,

@@ -19,6 +19,7 @@
 //! | `launches` | what was launched from this machine |
 //! | `metrics/` | the node as Prometheus is told of it |
 //! | `jobs` | jobs and tasks: list, submit, cancel, retry, explain |
+//! | `extend` | more parameter sets of a job |
 //! | `entries` | entries that users append to logs |
 //! | `results` | pages and streams of results |
 //! | `specs` | the specifications of jobs lately read, for the parameters of their tasks |
@@ -40,6 +41,7 @@ mod doctor;
 mod entries;
 mod error;
 mod events;
+mod extend;
 mod extract;
 mod history;
 mod jobs;

@@ -2,7 +2,7 @@
 //! same, checked in; a test keeps them equal, and `UPDATE_OPENAPI=1` has it write the file anew.
 
 use super::{
-    audit, blobs, cluster, doctor, entries, events, history, jobs, launches,
+    audit, blobs, cluster, doctor, entries, events, extend, history, jobs, launches,
     logs::{self, StreamName},
     membership, metrics, pools, program, results, secrets,
 };
@@ -49,6 +49,7 @@ use utoipa::{
         jobs::tasks,
         jobs::explain,
         jobs::cancel,
+        extend::extend,
         jobs::retry,
         jobs::checkpoint,
         entries::append,

@@ -1,8 +1,8 @@
 //! Which path goes to which handler. `openapi` lists the same handlers; a test compares the two.
 
 use super::{
-    audit, blobs, cluster, doctor, entries, error::ApiError, events, history, jobs, launches, logs,
-    membership, metrics, openapi, pools, program, results, secrets, state::Shared,
+    audit, blobs, cluster, doctor, entries, error::ApiError, events, extend, history, jobs,
+    launches, logs, membership, metrics, openapi, pools, program, results, secrets, state::Shared,
 };
 use axum::{
     Router,
@@ -53,6 +53,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/jobs/{job}/tasks", get(jobs::tasks))
         .route("/v1/jobs/{job}/explain", get(jobs::explain))
         .route("/v1/jobs/{job}/cancel", post(jobs::cancel))
+        .route("/v1/jobs/{job}/extend", post(extend::extend))
         .route("/v1/jobs/{job}/retry", post(jobs::retry))
         .route("/v1/jobs/{job}/entries", post(entries::append))
         .route("/v1/jobs/{job}/results", get(results::page))

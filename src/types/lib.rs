@@ -34,6 +34,7 @@
 //! | `after` | what a job waits for, and beside which others it runs |
 //! | `checkpoint` | what a file of parameters holds besides them |
 //! | `event` | what happened in a cluster, as its nodes noticed it |
+//! | `extension` | more parameter sets of a job |
 //! | `explain` | why a job or a task is where it is |
 //! | `exchange` | whether a dense layer's gradient goes through servers or as factors from node to node |
 //! | `search` | parameters that are drawn while their job runs |
@@ -61,6 +62,7 @@ pub mod defaults;
 pub mod event;
 pub mod exchange;
 pub mod explain;
+pub mod extension;
 pub mod gang;
 pub mod glob;
 pub mod graph;

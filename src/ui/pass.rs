@@ -55,7 +55,7 @@ fn changeable(path: &str) -> bool {
         .collect();
     matches!(
         parts.as_slice(),
-        ["drain"] | ["jobs", _, "cancel" | "retry"]
+        ["drain"] | ["jobs", _, "cancel" | "extend" | "retry"]
     )
 }
 

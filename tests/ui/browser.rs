@@ -121,6 +121,18 @@ impl Browser {
         self.ask("/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
+    /// Clicks the button of this text inside of `place`; false where none is to be seen.
+    pub fn press(&self, place: &str, text: &str) -> bool {
+        let script = "const wanted = [...document.querySelectorAll(`${arguments[0]} button`)]
+            .find((one) => one.textContent === arguments[1] && !one.hidden && !one.disabled);
+            wanted?.click(); return Boolean(wanted)";
+        let pressed = self.ask(
+            "/execute/sync",
+            &json!({ "script": script, "args": [place, text] }),
+        );
+        pressed == json!(true)
+    }
+
     /// What can be read on the page, in pictures too.
     pub fn text(&self) -> String {
         let text = self.script("return document.body.textContent");
@@ -153,6 +165,35 @@ impl Browser {
         base64(taken["data"].as_str().expect("a picture"))
     }
 
+    /// What the browser has measured of the page, by the names of the DevTools protocol.
+    pub fn metric(&self, name: &str) -> f64 {
+        self.devtools("Performance.enable", &json!({}));
+        let metrics = self.devtools("Performance.getMetrics", &json!({}));
+        let all = metrics["metrics"].as_array().expect("a list");
+        let found = all.iter().find(|one| one["name"] == name);
+        found
+            .and_then(|one| one["value"].as_f64())
+            .expect("a number")
+    }
+
+    /// What the processes that draw pages hold for themselves, in all.
+    pub fn page_bytes(&self) -> u64 {
+        let mut below = vec![self.driver.id()];
+        let mut total = 0;
+        while let Some(pid) = below.pop() {
+            below.extend(children(pid));
+            if of_process(pid, "cmdline").contains("--type=renderer") {
+                let memory = of_process(pid, "smaps_rollup");
+                let private = memory.lines().filter(|line| line.starts_with("Private_"));
+                let kib =
+                    private.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+                total += kib.sum::<u64>() * 1024;
+            }
+        }
+        assert!(total > 0, "no process of the browser draws pages");
+        total
+    }
+
     /// What the browser complained about since it was asked last.
     pub fn errors(&self) -> Vec<String> {
         let log = self.ask("/se/log", &json!({ "type": "browser" }));
@@ -172,6 +213,25 @@ impl Drop for Browser {
         let _ = self.driver.kill();
         let _ = self.driver.wait();
     }
+}
+
+fn of_process(pid: u32, file: &str) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
+}
+
+/// The processes that a process started, whichever of its threads did.
+fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+    let lists = threads.flatten().flatten().map(|thread| {
+        let path = thread.path().join("children");
+        std::fs::read_to_string(path).unwrap_or_default()
+    });
+    let of_list = |list: String| -> Vec<u32> {
+        list.split_whitespace()
+            .filter_map(|child| child.parse().ok())
+            .collect()
+    };
+    lists.flat_map(of_list).collect()
 }
 
 fn base64(text: &str) -> Vec<u8> {

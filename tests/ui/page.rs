@@ -175,7 +175,8 @@ pub fn busy_cluster() -> Cluster {
 
 const FIT: &str = "i=$1; if [ $((i % 17)) = 5 ]; then echo matrix is singular >&2; exit 3; fi; \
     echo nodectl-result: '{\"residual\": 0.0'$((i * 7919 % 977))'}'";
-const SWEEP: &str = "for s in 1 2 3 4; do echo nodectl-metric: '{\"step\": '$s', \"loss\": 0.'$1$s'}'; \
+const SWEEP: &str = "sleep 0.$1; \
+    for s in 1 2 3 4; do echo nodectl-metric: '{\"step\": '$s', \"loss\": 0.'$1$s'}'; \
     sleep 0.1; done; echo nodectl-result: '{\"loss\": 0.'$1'4}'";
 
 /// Ids of a job, a sweep, a training, a job that no node can run, and an integration.
@@ -205,7 +206,8 @@ pub fn submit_all(cluster: &Cluster) -> [String; 5] {
             "sweep-rates",
             "command = [\"sh\", \"sweep.sh\", \"{depth}\"]\nsource = \"sweep.sh\"\n\
              params = { depth = [1, 2, 3, 4, 5, 6], width = [8, 16] }\n\
-             resources = { cpus = 0.5 }\n[sweep]\nmetric = \"loss\"\ngoal = \"min\"\n",
+             resources = { cpus = 0.5 }\n[sweep]\nmetric = \"loss\"\ngoal = \"min\"\n\
+             stop = \"asha\"\nreduction = 2\n",
         ),
         (
             "classify",

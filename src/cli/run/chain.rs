@@ -19,9 +19,8 @@ use crate::{
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
 use nodectl_jobfile::keys::load_rows;
-use nodectl_types::{JobDraft, JobSpec, ParamSpace};
 use nodectl_wire::api::{CursorView, Job};
-use std::{path::Path, time::Instant};
+use std::time::Instant;
 
 /// `run --extend`: submits the parameter sets of a file as one more job of the same work, and
 /// follows it.
@@ -36,64 +35,15 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
 async fn extend_at(client: &Client, extended: &str, args: &RunArgs) -> Result<Exit, CliError> {
     let base = client.job(extended).await?.line;
     let spec = client.spec(&base.id).await?;
-    let params = more_params(args.job_file(), &spec).map_err(CliError::Usage)?;
     let extends = base
         .id
         .parse()
         .map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")))?;
-    let mut job = JobDraft {
-        params,
-        extends: Some(extends),
-        ..spec.into()
-    };
-    // These are given, whatever the job before drew from.
-    job.work.adaptive = false;
+    let path = args.job_file();
+    let (columns, cells) = load_rows(path).map_err(CliError::Usage)?;
+    let job = spec.extended(extends, &columns, &cells);
+    let job = job.map_err(|error| CliError::Usage(format!("{}: {error}", path.display())))?;
     follow_new(client, args, base.name, job).await
-}
-
-/// The rows of a file, with the columns in the order of the job's parameters.
-fn more_params(path: &Path, spec: &JobSpec) -> Result<ParamSpace, String> {
-    let shown = path.display();
-    if !spec.work.kinds.is_empty() {
-        return Err("a job with `[[task]]` takes no more parameter sets".into());
-    }
-    let names: Vec<String> = spec
-        .params
-        .names()
-        .into_iter()
-        .map(str::to_string)
-        .collect();
-    let (columns, cells) = load_rows(path)?;
-    if let Some(missing) = names.iter().find(|name| !columns.contains(name)) {
-        return Err(format!(
-            "{shown} has no column `{missing}`\nhint: the job's parameters are {}",
-            names.join(", ")
-        ));
-    }
-    if let Some(strange) = columns.iter().find(|column| !names.contains(column)) {
-        let hint = if names.is_empty() {
-            "it has none".into()
-        } else {
-            format!("they are {}", names.join(", "))
-        };
-        return Err(format!(
-            "{shown}: the job has no parameter `{strange}`\nhint: {hint}"
-        ));
-    }
-    let places: Vec<usize> = names
-        .iter()
-        .filter_map(|name| columns.iter().position(|column| column == name))
-        .collect();
-    let cells = cells.chunks(columns.len()).flat_map(|row| {
-        places
-            .iter()
-            .map(|place| row[*place].clone())
-            .collect::<Vec<_>>()
-    });
-    Ok(ParamSpace::Rows {
-        cells: cells.collect(),
-        columns: names,
-    })
 }
 
 /// `results --all --into`.

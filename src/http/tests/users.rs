@@ -133,6 +133,10 @@ const CHANGES: &[(&str, &[&str])] = &[
     ("DELETE /v1/jobs/{job}", &[""]),
     ("POST /v1/jobs/{job}/resume", &[""]),
     ("POST /v1/jobs/{job}/cancel", &["", r#"{"tasks": [0]}"#]),
+    (
+        "POST /v1/jobs/{job}/extend",
+        &[r#"{"columns":["x"],"rows":[[1]]}"#],
+    ),
     ("POST /v1/jobs/{job}/retry", &[""]),
     (
         "POST /v1/jobs/{job}/entries",

@@ -20,6 +20,8 @@ export function span(seconds) {
 }
 
 export const count = (number) => Math.round(number).toLocaleString("en").replaceAll(",", "\u202f");
+/** A count with what is counted: `1 task`, `2 tasks`. */
+export const counted = (number, one) => `${count(number)} ${one}${number === 1 ? "" : "s"}`;
 export const percent = (part, whole) => (whole > 0 ? `${Math.floor((100 * part) / whole)} %` : "–");
 
 export function number(value) {

@@ -5,6 +5,10 @@ import { read, watch } from "./live.js";
 
 export const MOST_RESULTS = 10000;
 const PAGE = 512;
+/** While more pages follow at once, views are drawn anew this often, in milliseconds: that costs more than reading a page. */
+const DRAWN_EVERY = 2000;
+/** Characters of the last line of a failure. */
+const MOST_SAID = 200;
 
 /** Calls `tell(feed)` when there are more results. A feed has `results`, `progress`, `skipped`. */
 export function follow(job, tell) {
@@ -31,6 +35,7 @@ export function follow(job, tell) {
     busy = true;
     try {
       if (!cursor) await begin();
+      let told = -DRAWN_EVERY;
       for (;;) {
         const page = await read(`${base}?claim=${cursor.claim}&position=${cursor.position}&limit=${PAGE}`, stop.signal);
         cursor = page.cursor;
@@ -38,8 +43,10 @@ export function follow(job, tell) {
         for (const result of page.results) { found.delete(result.task); found.set(result.task, slim(result)); }
         for (const task of found.keys()) { if (found.size <= MOST_RESULTS) break; found.delete(task); feed.skipped += 1; }
         if (page.results.length < PAGE) break;
+        if (performance.now() - told < DRAWN_EVERY) continue;
         feed.results = [...found.values()];
         tell(feed);
+        told = performance.now();
       }
       feed.results = [...found.values()];
       feed.complete = true;
@@ -62,9 +69,11 @@ export function follow(job, tell) {
   return () => { stop.abort(); unwatch(); };
 }
 
-/** Without the streams, which the view of a task reads. */
+/** Without the streams, which the view of a task reads, but for the last line of a failure. */
 function slim({ stdout, stderr, ...rest }) {
-  return rest;
+  if (rest.status !== "failed" || rest.failure?.traceback) return rest;
+  const said = stderr.tail.trimEnd().split("\n").at(-1).trim();
+  return said ? { ...rest, said: said.slice(0, MOST_SAID) } : rest;
 }
 
 /** The columns of results: parameters, then what tasks gave, as { name, of(result) }. */
@@ -83,17 +92,27 @@ export function columns(results) {
   return all;
 }
 
-/** How many tasks failed for which reason, most first. */
+/** How many tasks failed for which reason, most first, and the last line of the first of them. */
 export function failures(results) {
   const kinds = new Map();
-  for (const { task, status, failure } of results) {
+  for (const { task, status, failure, said } of results) {
     if (status !== "failed" || !failure) continue;
     const reason = failure.message.split("\n")[0];
-    const one = kinds.get(reason) ?? { reason, kind: failure.kind, tasks: [] };
+    const one = kinds.get(reason) ?? { reason, kind: failure.kind, tasks: [], said };
     one.tasks.push(task);
     kinds.set(reason, one);
   }
   return [...kinds.values()].sort((a, b) => b.tasks.length - a.tasks.length);
+}
+
+/** The steps at which a sweep gave tasks up, the least first, with how many: as the reasons have them (`logic/sweep.rs`). */
+export function rungs(results) {
+  const given = new Map();
+  for (const { status, failure } of results) {
+    const step = status === "stopped" && /(?:came to|by) step (\d+)/.exec(failure?.message ?? "")?.[1];
+    if (step) given.set(Number(step), (given.get(Number(step)) ?? 0) + 1);
+  }
+  return [...given].map(([step, tasks]) => ({ step, tasks })).sort((a, b) => a.step - b.step);
 }
 
 /** The results as a CSV file. A cell that a spreadsheet would take for a formula begins with '. */

@@ -2,7 +2,7 @@
 // 10,000 tasks are too many elements.
 
 import { h } from "./dom.js";
-import { clock, span } from "./format.js";
+import { clock, counted, span } from "./format.js";
 
 const COLOURS = { done: "--done", failed: "--failed", stopped: "--stopped", cancelled: "--stopped", running: "--running" };
 const LANE = 12;
@@ -76,7 +76,7 @@ export function taskStream(openTask) {
       context.fillText(to - from < 3000 ? `${((ms - from) / 1000).toFixed(2)} s` : clock(ms), x(ms), axis + 14);
     }
     shape = { from, to };
-    canvas.setAttribute("aria-label", `${bars.length} tasks on ${nodes.size} nodes within ${span((to - from) / 1000)}`);
+    canvas.setAttribute("aria-label", `${counted(bars.length, "task")} on ${counted(nodes.size, "node")} within ${span((to - from) / 1000)}`);
     say(null);
   }
 

@@ -64,7 +64,7 @@ pub use result::{
     params_json,
 };
 pub use submit::{
-    AfterRequest, ArgumentsRequest, EnvironmentRequest, JobRequest, ParamsRequest,
+    AfterRequest, ArgumentsRequest, EnvironmentRequest, ExtendRequest, JobRequest, ParamsRequest,
     ResourcesRequest, WorkerRequest,
 };
 pub use sweep::{GoalRequest, StopRequest, SweepRequest};

@@ -10,6 +10,7 @@ use nodectl_types::{
     WorkSpec, WorkerRole, WorkerSpec, defaults,
     manifest::safe_path,
     python::{self, PythonEnvironment},
+    units::counted,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -186,6 +187,25 @@ pub enum ParamsRequest {
         #[schema(value_type = Vec<Vec<Object>>)]
         rows: Vec<Vec<Json>>,
     },
+}
+
+/// More parameter sets of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExtendRequest {
+    /// The job's parameters, in any order.
+    pub columns: Vec<String>,
+    /// A value for each column.
+    #[schema(value_type = Vec<Vec<Object>>)]
+    pub rows: Vec<Vec<Json>>,
+}
+
+impl ExtendRequest {
+    /// The columns, and the values row by row.
+    pub fn into_cells(self) -> Result<(Vec<String>, Vec<Value>), BadJob> {
+        let cells = cells("rows", &self.columns, self.rows)?;
+        Ok((self.columns, cells))
+    }
 }
 
 /// What each task needs.
@@ -469,26 +489,30 @@ impl ParamsRequest {
                     axes.into_iter().map(axis).collect::<Result<_, _>>()?,
                 ))
             }
-            Self::Rows { columns, rows } => rows_space(columns, rows),
+            Self::Rows { columns, rows } => {
+                let cells = cells("params.rows.rows", &columns, rows)?;
+                Ok(ParamSpace::Rows { columns, cells })
+            }
         }
     }
 }
 
-fn rows_space(columns: Vec<String>, rows: Vec<Vec<Json>>) -> Result<ParamSpace, BadJob> {
+fn cells(of: &str, columns: &[String], rows: Vec<Vec<Json>>) -> Result<Vec<Value>, BadJob> {
     let mut cells = Vec::with_capacity(rows.len() * columns.len());
     for (index, row) in rows.into_iter().enumerate() {
-        let field = format!("params.rows.rows[{index}]");
+        let field = format!("{of}[{index}]");
         if row.len() != columns.len() {
-            return Err(bad(
-                field,
-                format!("{} values for {} columns", row.len(), columns.len()),
-            ));
+            let (values, wanted) = (
+                counted(row.len(), "value"),
+                counted(columns.len(), "column"),
+            );
+            return Err(bad(field, format!("{values} for {wanted}")));
         }
         for value in row {
             cells.push(scalar(&field, value)?);
         }
     }
-    Ok(ParamSpace::Rows { columns, cells })
+    Ok(cells)
 }
 
 fn scalar(field: &str, value: Json) -> Result<Value, BadJob> {

@@ -3,7 +3,7 @@
 
 import { chart } from "../charts.js";
 import { card, choice, h } from "../dom.js";
-import { count, number } from "../format.js";
+import { count, counted, number } from "../format.js";
 import { follow } from "../results.js";
 
 // The newest so many previews are read: some tens of kilobytes each. So many at a time.
@@ -79,7 +79,7 @@ export function integration(place, job) {
     paint(canvas, all);
     const frames = all.reduce((sum, part) => sum + part.frames, 0);
     const last = all.at(-1);
-    tip.textContent = `${count(frames)} frames up to number ${count(last.first + last.frames - 1)}, from top to bottom; across ${last.radial.length ? `${number(last.radial[0])} to ${number(last.radial.at(-1))} ` : ""}${last.unit}. Square roots: bright is much.`;
+    tip.textContent = `${counted(frames, "frame")} up to number ${count(last.first + last.frames - 1)}, from top to bottom; across ${last.radial.length ? `${number(last.radial[0])} to ${number(last.radial.at(-1))} ` : ""}${last.unit}. Square roots: bright is much.`;
     const whole = known.whole ?? averaged(all, frames);
     drawMean(whole);
     drawPeaks(whole);
@@ -92,7 +92,7 @@ export function integration(place, job) {
       rings[at] = whole.mean[at];
     }
     mean.update([whole.radial, whole.mean, rings]);
-    average.querySelector("h2").textContent = `Mean of ${count(whole.frames)} frames`;
+    average.querySelector("h2").textContent = `Mean of ${counted(whole.frames, "frame")}`;
   }
 
   function drawPeaks(whole) {

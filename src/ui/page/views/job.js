@@ -2,10 +2,10 @@
 
 import { action } from "../actions.js";
 import { chart, parallel } from "../charts.js";
-import { card, choice, figures, h, segments, tag } from "../dom.js";
-import { cell, count, moment, number, percent, span } from "../format.js";
+import { card, choice, figures, h, segments, tag, track } from "../dom.js";
+import { cell, count, counted, moment, number, percent, span } from "../format.js";
 import { read, watch } from "../live.js";
-import { MOST_RESULTS, columns, csv, failures, follow } from "../results.js";
+import { MOST_RESULTS, columns, csv, failures, follow, rungs } from "../results.js";
 import { taskStream } from "../stream.js";
 import { table } from "../table.js";
 import { integration } from "./integration.js";
@@ -32,11 +32,17 @@ export default {
     const path = () => `/v1/jobs/${encodeURIComponent(id)}`;
     const cancel = action({
       title: "Cancel this job?", verb: "Cancel the job", danger: true, path: () => `${path()}/cancel`, body: () => null, said: () => "The job is cancelled.",
-      text: () => `The ${count(job.progress.running)} tasks that run are stopped, and ${count(job.tasks - job.done - job.failed - job.stopped - job.progress.running)} more never start. The ${count(job.done)} results so far are kept. This cannot be undone.`,
+      text: () => `${counted(job.progress.running, "running task")} will be stopped, and ${count(job.tasks - job.done - job.failed - job.stopped - job.progress.running)} more will never start. ${counted(job.done, "result")} so far will be kept. This cannot be undone.`,
+    });
+    const extend = action({
+      title: "Run more parameter sets?", verb: "Add parameter sets", path: () => `${path()}/extend`, said: (answer) => `They are the job ${answer.job}.`,
+      text: () => "A new job does the same work with the sets that you type, one a line, values with commas between them. `nodectl results --all` shows its results with those of this job.",
+      field: () => job.work.params.join(", "),
+      body: (typed) => ({ columns: job.work.params, rows: typed.split("\n").filter((line) => line.trim()).map((line) => line.split(",").map(value)) }),
     });
     const retry = action({
-      title: "Run the failed tasks again?", verb: "Retry failed tasks", path: () => `${path()}/retry`, body: () => null, said: (answer) => `${count(answer.tasks)} tasks run again.`,
-      text: () => `The ${count(job.failed)} tasks that failed for good get as many attempts again. Tasks that are done stay as they are.`,
+      title: "Run the failed tasks again?", verb: "Retry failed tasks", path: () => `${path()}/retry`, body: () => null, said: (answer) => `${counted(answer.tasks, "task")} to run again.`,
+      text: () => `${counted(job.failed, "failed task")} will get as many attempts again. Tasks that are done stay as they are.`,
     });
 
     function draw() {
@@ -44,17 +50,17 @@ export default {
       document.title = `${job.name} · nodectl`;
       const took = ((job.ended_ms ?? Date.now()) - job.submitted_ms) / 1000;
       // What has the focus keeps it.
-      const lines = [h("h1", {}, job.name), tag(job.progress.waiting_for && !isEnded(job) ? "waiting" : job.phase), h("div", { class: "controls push" }, isEnded(job) ? null : cancel, job.failed ? retry : null),
-        h("p", { class: "sub" }, h("code", {}, job.id), ` · ${job.user || "somebody"} at ${job.submitter_name || "a node"}, ${moment(job.submitted_ms)}`, job.coordinator_name ? ` · coordinated by ${job.coordinator_name} (epoch ${job.epoch})` : ""),
+      const lines = [h("h1", {}, job.name), tag(job.progress.waiting_for && !isEnded(job) ? "waiting" : job.phase), h("div", { class: "controls push" }, isEnded(job) ? null : cancel, job.failed ? retry : null, work.params.length ? extend : null),
+        h("p", { class: "sub" }, h("code", {}, job.id), ` · ${job.user || "somebody"} at ${job.submitter_name || "a node"}, ${moment(job.submitted_ms)}`, job.coordinator_name ? ` · coordinated by ${job.coordinator_name}` : ""),
         work.command.length ? h("p", { class: "sub" }, h("code", {}, short(work.command.join(" "), 180))) : work.worker ? h("p", { class: "sub" }, h("code", {}, work.worker)) : null,
         progress.waiting_for && !isEnded(job) ? h("p", { class: "sub" }, `Waits for ${progress.waiting_for}.`) : null,
         job.reason ? h("p", { class: "note bad" }, job.reason) : null];
       if (!head.contains(document.activeElement)) head.replaceChildren(...lines.filter(Boolean));
       numbers.replaceChildren(figures([
         ["Done", count(job.done), `of ${count(job.tasks)}`],
-        ["Failed", count(job.failed), progress.failures > job.failed ? `${count(progress.failures)} attempts` : "", job.failed ? "bad" : ""],
+        ["Failed", count(job.failed), progress.failures > job.failed ? counted(progress.failures, "attempt") : "", job.failed ? "bad" : ""],
         job.stopped ? ["Given up or cancelled", count(job.stopped)] : null,
-        isEnded(job) ? null : ["Running", count(progress.running), `${count(progress.queued)} wait on nodes`],
+        isEnded(job) ? null : ["Running", count(progress.running), `${count(progress.queued)} waiting on nodes`],
         isEnded(job) ? ["Tasks a second", took > 0 ? number(Number((job.done / took).toPrecision(3))) : "–"] : ["Tasks a second", progress.rate.toFixed(1)],
         isEnded(job) ? ["Took", span(took)] : ["Time left", progress.left_seconds === undefined ? "–" : span(progress.left_seconds), percent(job.done + job.failed + job.stopped, job.tasks)],
       ]));
@@ -81,6 +87,17 @@ export default {
   },
 };
 
+/** What somebody typed, as JSON has it: a number, true or false, else text. */
+function value(typed) {
+  const text = typed.trim();
+  try {
+    const read = JSON.parse(text);
+    return typeof read === "object" ? text : read;
+  } catch {
+    return text;
+  }
+}
+
 const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 function streamTab(place, job) {
@@ -105,10 +122,10 @@ function streamTab(place, job) {
     const ended = (feed?.results ?? []).map((result) => ({ task: result.task, node: result.node_name ?? result.node.slice(0, 8), start: result.started_ms, end: result.started_ms + result.seconds * 1000, status: result.status }));
     const now = running.map((row) => ({ task: row.task, node: names.get(row.node) ?? row.node?.slice(0, 8) ?? "?", start: seen - row.running_ms, end: seen, status: "running" }));
     empty.hidden = ended.length + now.length > 0;
-    stream.update([...ended, ...now], feed?.skipped ? `The last ${count(MOST_RESULTS)} of ${count(feed.skipped + ended.length)} tasks.` : "Point at a task to read about it; click to open it.");
+    stream.update([...ended, ...now], feed?.skipped ? `The last ${count(MOST_RESULTS)} of ${counted(feed.skipped + ended.length, "task")}.` : "Point at a task to read about it; click to open it.");
     const kinds = failures(feed?.results ?? []);
     reasons.hidden = !kinds.length;
-    const lines = kinds.slice(0, 20).map(({ reason, tasks }) => h("li", { class: "no" }, h("strong", {}, `${count(tasks.length)} × `), reason, h("span", { class: "quiet" }, " "), tasks.slice(0, 6).flatMap((task, at) => [at ? ", " : "", h("a", { href: `#/job/${job.id}/task/${task}` }, `task ${task}`)]), tasks.length > 6 ? h("span", { class: "quiet" }, ` and ${count(tasks.length - 6)} more`) : null));
+    const lines = kinds.slice(0, 20).map(({ reason, tasks, said }) => h("li", { class: "no" }, h("strong", {}, `${count(tasks.length)} × `), reason, said ? `: ${said}` : "", h("span", { class: "quiet" }, " "), tasks.slice(0, 6).flatMap((task, at) => [at ? ", " : "", h("a", { href: `#/job/${job.id}/task/${task}` }, `task ${task}`)]), tasks.length > 6 ? h("span", { class: "quiet" }, ` and ${count(tasks.length - 6)} more`) : null));
     if (!reasons.contains(document.activeElement)) reasons.replaceChildren(h("header", {}, h("h2", {}, "Failures by reason")), h("ul", { class: "sentences" }, lines));
   };
   const stops = [
@@ -165,8 +182,11 @@ function tasksTab(place, job) {
 }
 
 function note(feed) {
-  return feed.skipped ? `The last ${count(feed.results.length)} of ${count(feed.skipped + feed.results.length)} results.` : `${count(feed.results.length)} results.`;
+  return feed.skipped ? `The last ${count(feed.results.length)} of ${counted(feed.skipped + feed.results.length, "result")}.` : `${counted(feed.results.length, "result")}.`;
 }
+
+/** Rows of the table of results: a browser takes a second to lay out some thousand. */
+const MOST_ROWS = 300;
 
 function resultsTab(place, job) {
   let feed = null;
@@ -199,7 +219,7 @@ function resultsTab(place, job) {
       });
       body.replaceChildren(list.element);
     }
-    const rows = feed.results.slice(-1000);
+    const rows = feed.results.slice(-MOST_ROWS);
     words.textContent = note(feed) + (feed.results.length > rows.length ? ` The table shows the last ${count(rows.length)}; the file has ${feed.skipped ? "those read" : "all"}.` : "");
     list.update(rows);
   });
@@ -211,8 +231,9 @@ function plotTab(place, job) {
   const controls = h("div", { class: "controls" });
   const body = h("div");
   const lines = h("div");
+  const rungsOf = h("section", { class: "card", hidden: true });
   const sweep = job.work.sweep;
-  place.replaceChildren(h("div", { class: "stack" }, h("section", { class: "card" }, h("header", {}, h("h2", {}, "Any two columns")), controls, body), lines));
+  place.replaceChildren(h("div", { class: "stack" }, h("section", { class: "card" }, h("header", {}, h("h2", {}, "Any two columns")), controls, body), lines, rungsOf));
 
   const numeric = () => columns(feed.results).filter((column) => feed.results.some((result) => typeof column.of(result) === "number"));
   function draw() {
@@ -247,6 +268,18 @@ function plotTab(place, job) {
       parallel(axes.map((axis) => ({ name: axis.name, values: rows.map(axis.of) })), rows.map((result) => result.status === "stopped"), rows.map((result) => place.get(result.task))),
       h("p", { class: "tip" }, `${goal < 0 ? "High" : "Low"} ${last.name} is drawn in orange, the rest in blue`, rows.some((result) => result.status === "stopped") ? ", tasks that were given up in grey" : "", best ? [". Best: ", h("a", { href: `#/job/${job.id}/task/${best.task}` }, `task ${best.task}`), `, ${last.name} = ${number(last.of(best))}`, axes.slice(0, -1).map((axis) => `, ${axis.name} = ${cell(axis.of(best))}`).join(""), "."] : ".")));
   }
-  const stop = follow(job.id, (next) => { feed = next; if (feed.complete) draw(); });
+  function drawRungs() {
+    const all = rungs(feed.results);
+    let left = feed.results.filter((result) => result.status === "done" || result.status === "stopped").length;
+    const whole = left;
+    const lines = all.map(({ step, tasks }) => {
+      const words = `${count(tasks)} of ${counted(left, "task")} given up at step ${count(step)}`;
+      left -= tasks;
+      return h("li", {}, words, track([["done", left], ["stopped", tasks]], whole, words));
+    });
+    rungsOf.hidden = !lines.length;
+    rungsOf.replaceChildren(h("header", {}, h("h2", {}, "Rungs")), h("ul", { class: "sentences" }, lines));
+  }
+  const stop = follow(job.id, (next) => { feed = next; if (feed.complete) { draw(); drawRungs(); } });
   return () => { stop(); drawing?.end(); };
 }
