@@ -3,7 +3,7 @@
 use super::{
     args::{
         CancelArgs, DevicesArgs, ExplainArgs, JobArgs, JobsArgs, ListArgs, ListingArgs, LogsArgs,
-        ResultsArgs, TaskStates,
+        ResultsArgs, TaskStates, WatchArgs,
     },
     exit::{CliError, Exit, print},
     listing, membership,
@@ -35,7 +35,7 @@ pub async fn status(client: &Client, args: ListingArgs) -> Result<Exit, CliError
         let jobs = listing::of_users(jobs);
         Ok(output::choose(args.list).status(&ClusterStatus { node, nodes, jobs }))
     };
-    listing::show(args.watch, make).await?;
+    listing::show(args.repeat, make).await?;
     Ok(Exit::Done)
 }
 
@@ -48,7 +48,7 @@ pub async fn nodes(client: &Client, args: ListingArgs) -> Result<Exit, CliError>
         }
         Ok(table + &membership::notes(&client.membership().await?))
     };
-    listing::show(args.watch, make).await?;
+    listing::show(args.repeat, make).await?;
     Ok(Exit::Done)
 }
 
@@ -57,7 +57,7 @@ pub async fn jobs(client: &Client, args: JobsArgs) -> Result<Exit, CliError> {
         let jobs = listing::jobs(client.jobs().await?, &args);
         Ok(output::choose(args.listing.list).jobs(&jobs, wall_ms()))
     };
-    listing::show(args.listing.watch, make).await?;
+    listing::show(args.listing.repeat, make).await?;
     Ok(Exit::Done)
 }
 
@@ -78,7 +78,7 @@ async fn list_devices(client: &Client, args: DevicesArgs) -> Result<Exit, CliErr
     }
     let output = output::choose(args.listing.list);
     let make = async || Ok(output.devices(&client.devices().await?));
-    listing::show(args.listing.watch, make).await?;
+    listing::show(args.listing.repeat, make).await?;
     Ok(Exit::Done)
 }
 
@@ -88,7 +88,7 @@ pub async fn job(client: &Client, args: JobArgs) -> Result<Exit, CliError> {
         let make = async |page: &mut dyn FnMut(String) -> Result<(), CliError>| {
             tasks(client, &args, states, page).await
         };
-        return pages(args.listing.watch, make).await;
+        return pages(args.listing.repeat, make).await;
     }
     let make = async || {
         let mut job = client.job(&args.name.job).await?;
@@ -99,16 +99,16 @@ pub async fn job(client: &Client, args: JobArgs) -> Result<Exit, CliError> {
         }
         Ok(output::choose(list).job(&job, wall_ms()))
     };
-    listing::show(args.listing.watch, make).await?;
+    listing::show(args.listing.repeat, make).await?;
     Ok(Exit::Done)
 }
 
 /// Prints what comes page by page: as it comes, or put together where it is watched.
 async fn pages(
-    watch: Option<f64>,
+    repeat: WatchArgs,
     mut make: impl AsyncFnMut(&mut dyn FnMut(String) -> Result<(), CliError>) -> Result<(), CliError>,
 ) -> Result<Exit, CliError> {
-    if watch.is_none() {
+    if repeat.watch.is_none() {
         make(&mut |page| print(&page)).await?;
         return Ok(Exit::Done);
     }
@@ -121,7 +121,7 @@ async fn pages(
         .await?;
         Ok(text)
     };
-    listing::show(watch, whole).await?;
+    listing::show(repeat, whole).await?;
     Ok(Exit::Done)
 }
 
@@ -201,7 +201,7 @@ pub async fn results(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     let make = async |page: &mut dyn FnMut(String) -> Result<(), CliError>| {
         tell_results(client, &args, page).await
     };
-    pages(args.listing.watch, make).await
+    pages(args.listing.repeat, make).await
 }
 
 /// A job's results, page by page, or those that are wanted of them.

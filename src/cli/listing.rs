@@ -1,7 +1,7 @@
 //! Listings that are shown again and again: `--watch`.
 
 use super::{
-    args::JobsArgs,
+    args::{JobsArgs, WatchArgs},
     exit::{CliError, print},
 };
 use nodectl_wire::api::{JobLine, PhaseName};
@@ -12,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-/// Prints what `make` gives: once, or every `watch` seconds anew until Ctrl-C.
+/// Prints what `make` gives: once, or every so many seconds anew until Ctrl-C.
 pub async fn show(
-    watch: Option<f64>,
+    repeat: WatchArgs,
     mut make: impl AsyncFnMut() -> Result<String, CliError>,
 ) -> Result<(), CliError> {
-    let Some(period) = watch else {
+    let Some(period) = repeat.watch else {
         return print(&make().await?);
     };
     let stdout = io::stdout();
@@ -142,6 +142,8 @@ mod tests {
             "status",
             "devices",
             "events",
+            "audit -n 5",
+            "secret list",
             "job last",
             "job last --tasks",
             "results last",

@@ -3,7 +3,8 @@
 
 use super::{
     args::{AuditArgs, DrainArgs, PauseArgs},
-    exit::{CliError, Exit, print},
+    exit::{CliError, Exit},
+    listing,
     output::{self, table},
 };
 use nodectl_http::Client;
@@ -27,12 +28,14 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<Exit, CliError> {
 }
 
 pub async fn audit(client: &Client, args: AuditArgs) -> Result<Exit, CliError> {
-    let lines = client.audit(args.lines).await?;
-    print(&if args.json {
-        output::document(&lines)
-    } else {
-        table::audit(&lines)
-    })?;
+    let make = async || {
+        let lines = client.audit(args.lines).await?;
+        Ok(match args.listing.json {
+            true => output::document(&lines),
+            false => table::audit(&lines),
+        })
+    };
+    listing::show(args.listing.repeat, make).await?;
     Ok(Exit::Done)
 }
 

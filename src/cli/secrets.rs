@@ -3,8 +3,8 @@
 
 use super::{
     args::NamedSecret,
-    exit::{CliError, Exit, print},
-    output,
+    exit::{CliError, Exit},
+    listing, output,
 };
 use nodectl_http::Client;
 use nodectl_ports::{say::tell, wall_ms};
@@ -23,8 +23,10 @@ pub async fn secret(client: &Client, command: NamedSecret) -> Result<Exit, CliEr
                 secret::variable(&name)
             );
         }
-        NamedSecret::List(list) => {
-            print(&output::choose(list).secrets(&client.secrets().await?, wall_ms()))?
+        NamedSecret::List(args) => {
+            let output = output::choose(args.list);
+            let make = async || Ok(output.secrets(&client.secrets().await?, wall_ms()));
+            listing::show(args.repeat, make).await?;
         }
         NamedSecret::Drop { name } => {
             check(&name)?;

@@ -21,6 +21,23 @@ pub struct ListArgs {
 pub struct ListingArgs {
     #[command(flatten)]
     pub list: ListArgs,
+    #[command(flatten)]
+    pub repeat: WatchArgs,
+}
+
+/// A log that can be watched: of lines that have no ids.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct LogListingArgs {
+    /// Prints JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub repeat: WatchArgs,
+}
+
+/// For commands that have `--json`.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct WatchArgs {
     /// Shows it again every 2 seconds, or every SECONDS, until Ctrl-C
     #[arg(
         long,
@@ -29,7 +46,7 @@ pub struct ListingArgs {
         require_equals = true,
         default_missing_value = "2",
         value_parser = period,
-        conflicts_with_all = ["json", "quiet"]
+        conflicts_with = "json"
     )]
     pub watch: Option<f64>,
 }

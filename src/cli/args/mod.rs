@@ -27,7 +27,7 @@ use nodes::{
 use std::{path::PathBuf, time::Duration};
 use trust::{BAN_NOTES, FORGET_NOTES};
 
-pub use common::{JsonArgs, ListArgs, ListingArgs};
+pub use common::{JsonArgs, ListArgs, ListingArgs, WatchArgs};
 pub use jobs::{
     AttachArgs, CancelArgs, CommandArgs, ExplainArgs, FollowArgs, Goal, JobArgs, JobsArgs,
     LogsArgs, PlotSpec, RemoveArgs, ReportArgs, ResultsArgs, RetryArgs, RunArgs, TaskStates,

@@ -1,6 +1,6 @@
 //! The flags of commands about nodes, what they do and what they notice.
 
-use super::common::{ListingArgs, duration, period};
+use super::common::{ListingArgs, LogListingArgs, duration};
 use crate::candidates;
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -47,9 +47,8 @@ pub struct AuditArgs {
     /// How many lines to show, the newest ones
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub lines: u32,
-    /// Prints JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub listing: LogListingArgs,
 }
 
 #[derive(Debug, Args)]
@@ -80,20 +79,8 @@ pub struct EventsArgs {
     /// Only events of the last so many hours or minutes, e.g. `2h`
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub within: Option<Duration>,
-    /// Prints JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Shows them again every 2 seconds, or every SECONDS, until Ctrl-C
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "2",
-        value_parser = period,
-        conflicts_with = "json"
-    )]
-    pub watch: Option<f64>,
+    #[command(flatten)]
+    pub listing: LogListingArgs,
 }
 
 #[derive(Debug, Args)]
@@ -115,7 +102,7 @@ pub struct UiArgs {
     /// The port [default: any free one]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub port: u16,
-    /// Lets the page cancel and retry jobs, and drain nodes; otherwise it only reads
+    /// Lets the page cancel, retry and extend jobs, and drain nodes; otherwise it only reads
     #[arg(long)]
     pub write: bool,
     /// Serves the page by TLS on this address of the machine, or on all (0.0.0.0, ::)

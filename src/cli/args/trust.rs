@@ -1,6 +1,6 @@
 //! The flags of commands about who belongs to the cluster, and of `doctor`.
 
-use super::common::ListArgs;
+use super::common::ListingArgs;
 use crate::candidates;
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
@@ -81,7 +81,7 @@ pub enum NamedSecret {
         name: String,
     },
     /// The names of all secrets; values are never shown
-    List(ListArgs),
+    List(ListingArgs),
     /// Forgets a secret on all nodes
     Drop {
         /// The secret's name

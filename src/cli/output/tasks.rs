@@ -3,6 +3,7 @@
 use super::{
     cells::{ago, cut, short_id},
     columns::{Column, Look, layout},
+    failures::failure_text,
 };
 use nodectl_types::units::format_duration;
 use nodectl_wire::api::{TaskResult, TaskRow};
@@ -41,6 +42,9 @@ pub struct TaskEnd {
     /// Why it is not done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// The same with the last line that the task wrote to its stderr.
+    #[serde(skip)]
+    pub said: Option<String>,
     #[serde(skip)]
     pub node: String,
 }
@@ -55,6 +59,10 @@ impl TaskEnd {
                 .failure
                 .as_ref()
                 .map(|failure| failure.message.clone()),
+            said: result
+                .failure
+                .as_ref()
+                .map(|failure| failure_text(failure, &result.stderr.tail)),
             node: result.node_name.clone().unwrap_or_else(node),
         }
     }
@@ -81,7 +89,7 @@ pub fn table(look: Look, tasks: &[TaskLine], now_ms: u64, first: bool) -> String
                 node.unwrap_or_default(),
                 took.map(format_duration).unwrap_or_default(),
                 end.map(|end| ago(end.ended_ms, now_ms)).unwrap_or_default(),
-                cut(end.and_then(|end| end.why.as_deref()).unwrap_or_default()),
+                cut(end.and_then(|end| end.said.as_deref()).unwrap_or_default()),
             ];
             let number = [task.row.task.to_string()].into_iter();
             number

@@ -178,7 +178,9 @@ fn tasks_are_listed() {
         node: node.map(str::to_string),
     };
     let failed = record(1, Outcome::Failed(Failure::Exit(3)), b"");
-    let end = TaskEnd::of(&TaskResult::new(&failed, Some(&spec), Some("beta".into())));
+    let mut result = TaskResult::new(&failed, Some(&spec), Some("beta".into()));
+    result.stderr.tail = "Traceback\nModuleNotFoundError: No module named 'numpy'\n".into();
+    let end = TaskEnd::of(&result);
     let now_ms = end.ended_ms + 180_000;
     let lines = [
         line(row(0, StateName::Running, Some(90_000)), Some("alpha")),
@@ -191,7 +193,7 @@ fn tasks_are_listed() {
     insta::assert_snapshot!(WIDE.tasks(&lines, now_ms, true), @r"
     TASK  STATE    FAILURES  NODE   TOOK    ENDED      WHY
     0     running  0         alpha  1m 30s
-    1     failed   0         beta   1.5 s   3 min ago  exit status 3
+    1     failed   0         beta   1.5 s   3 min ago  exit status 3: ModuleNotFoundError: No module named 'numpy'
     2     pending  0
     ");
     let named = |line: &TaskLine| TaskLine {
@@ -205,7 +207,7 @@ fn tasks_are_listed() {
     insta::assert_snapshot!(WIDE.tasks(&names, now_ms, true), @r"
     TASK  NAME    STATE    FAILURES  NODE   TOOK    ENDED      WHY
     0     half-0  running  0         alpha  1m 30s
-    1     half-1  failed   0         beta   1.5 s   3 min ago  exit status 3
+    1     half-1  failed   0         beta   1.5 s   3 min ago  exit status 3: ModuleNotFoundError: No module named 'numpy'
     2     half-2  pending  0
     ");
     assert_eq!(quiet::Quiet.tasks(&lines, now_ms, true), "0\n1\n2\n");
