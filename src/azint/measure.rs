@@ -8,6 +8,7 @@ use super::{
     engine::{Images, IntegrationSettings, Integrator, MAX_STRIPS, Options},
     frames::{Reader, Stack, StoredFrames},
 };
+use nodectl_types::units::counted;
 use std::{
     fmt,
     sync::Arc,
@@ -128,8 +129,6 @@ fn chosen(rates: Vec<(u32, f64)>, cores: u32) -> Measured {
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counted =
-            |count: u32, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         write!(f, "measured here: ")?;
         for (threads, rate) in &self.rates {
             write!(f, "{} {rate:.0} frames/s, ", counted(*threads, "thread"))?;

@@ -49,8 +49,20 @@ fn write_mask(path: &Path, shape: [u64; 2]) {
 }
 
 pub(super) fn parsed(dir: &Path, text: &str) -> Result<Vec<PlannedJob>, String> {
+    parsed_where(dir, text, false)
+}
+
+/// The same, where nodes are known to have no GPU.
+pub(super) fn parsed_where(
+    dir: &Path,
+    text: &str,
+    without_gpus: bool,
+) -> Result<Vec<PlannedJob>, String> {
     let path = dir.join("job.toml");
-    let context = Context::new(text, &path);
+    let context = Context {
+        without_gpus,
+        ..Context::new(text, &path)
+    };
     let jobs = super::config::jobs(&context)
         .unwrap_or_else(|| nodectl_jobfile::plan(&context, super::plan));
     jobs.map_err(|fault| {

@@ -23,6 +23,9 @@ pub struct Context<'t> {
     pub stem: String,
     /// Files in place of a job's own datasets.
     pub following: Option<&'t Following>,
+    /// No node has a GPU: a job that only prefers one (`PlannedJob::prefers_gpus`) is planned for
+    /// processors.
+    pub without_gpus: bool,
 }
 
 impl<'t> Context<'t> {
@@ -40,6 +43,7 @@ impl<'t> Context<'t> {
             base: parent.to_path_buf(),
             stem,
             following: None,
+            without_gpus: false,
         }
     }
 }

@@ -57,6 +57,8 @@ pub struct PlannedJob {
     pub into: Option<PathBuf>,
     /// Tasks that an earlier run did already are not run again.
     pub skip_done: bool,
+    /// It asks for GPUs, and `Context::without_gpus` plans it for processors.
+    pub prefers_gpus: bool,
     /// The computing mode that the job file names; `run --computing` goes before it.
     pub computing: Option<PathBuf>,
     /// What is to be submitted, but for the files that it needs and the jobs that it comes after:
@@ -78,6 +80,7 @@ impl PlannedJob {
             delivery: None,
             into: None,
             skip_done: false,
+            prefers_gpus: false,
             computing: None,
             draft,
             note: None,

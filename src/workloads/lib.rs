@@ -49,12 +49,31 @@ pub fn load(path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
 /// A job file whose jobs are to integrate these files.
 pub fn load_following(path: &Path, following: &Following) -> Result<Vec<PlannedJob>, JobFileError> {
     let text = read(path)?;
-    plan(&text, path, Some(following)).map_err(|fault| fault.in_file(path, &text))
+    let context = Context {
+        following: Some(following),
+        ..Context::new(&text, path)
+    };
+    plan(&context).map_err(|fault| fault.in_file(path, &text))
+}
+
+/// The jobs of a file, as `load` and `load_following` read it, for a cluster in which no node has a
+/// GPU: those that prefer one (`PlannedJob::prefers_gpus`) are planned for processors.
+pub fn load_without_gpus(
+    path: &Path,
+    following: Option<&Following>,
+) -> Result<Vec<PlannedJob>, JobFileError> {
+    let text = read(path)?;
+    let context = Context {
+        following,
+        without_gpus: true,
+        ..Context::new(&text, path)
+    };
+    plan(&context).map_err(|fault| fault.in_file(path, &text))
 }
 
 /// The jobs of the text of a file at `path`; what it refers to is looked for beside that.
 pub fn parse(text: &str, path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
-    plan(text, path, None).map_err(|fault| fault.in_file(path, text))
+    plan(&Context::new(text, path)).map_err(|fault| fault.in_file(path, text))
 }
 
 /// What the shader of a file with one kernel job binds.
@@ -67,13 +86,9 @@ pub fn interface(path: &Path) -> Result<nodectl_kernel::Interface, JobFileError>
     found.map_err(|fault| fault.in_file(path, &text))
 }
 
-fn plan(text: &str, path: &Path, following: Option<&Following>) -> Result<Vec<PlannedJob>, Fault> {
-    let context = Context {
-        following,
-        ..Context::new(text, path)
-    };
-    nodectl_azint::config::jobs(&context)
-        .unwrap_or_else(|| nodectl_jobfile::plan(&context, plan_table))
+fn plan(context: &Context<'_>) -> Result<Vec<PlannedJob>, Fault> {
+    nodectl_azint::config::jobs(context)
+        .unwrap_or_else(|| nodectl_jobfile::plan(context, plan_table))
 }
 
 /// The jobs of a table, by its kind.

@@ -12,7 +12,7 @@
 //! | `correct_detector_attenuation` | `transmission`, of 1 mm of CdTe |
 //! | `trim_method`, `trim_bounds` | `sigma_clip`, or `quantile` for a median filter, in percent |
 //! | `n_workers`, `ai_engines_per_worker`, `cores_per_worker` | `workers`, `workers_per_gpu`, `threads_per_worker` |
-//! | `partition` | `local`: whatever the nodes have; others: workers with shares of GPUs |
+//! | `partition` | `local`: whatever the nodes have; others: workers with shares of GPUs, and where no node has a GPU as with `local` |
 //! | `strategy` | a key of nodectl's own: `strategy` |
 //! | `memory_per_worker`, `time` | a task's memory, of workers with GPUs, and its time |
 //! | `[output] location`, `existing_output` | `output`, `existing_output` |
@@ -43,6 +43,7 @@ use super::{
     plan::{EngineRequest, Existing, OnBadFrames},
 };
 use nodectl_jobfile::{Context, Fault, PlacedJob, PlannedJob, in_order};
+use nodectl_types::units::counted;
 use nodectl_types::{Builtin, JobDraft, Resources, WorkSpec, units::parse_bytes};
 
 /// The header that no job file has.
@@ -59,7 +60,8 @@ fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
     let mut notes = config.unused();
     let named = config.named(context)?;
     let (settings, pictures) = config.settings(context, &mut notes)?;
-    let share = config.distribution(&mut notes)?;
+    let share = config.distribution(context.without_gpus, &mut notes)?;
+    let prefers_gpus = share.engine == EngineRequest::Vulkan;
     let common = config.common(context, &share, &mut notes)?;
     let location = config.get(OUTPUT, "location");
     let directory = location.map(|entry| context.base.join(&entry.value));
@@ -99,16 +101,18 @@ fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
         on_bad_frames: OnBadFrames::Mark,
         notes,
     };
-    chain::build(
-        match context.following {
-            Some(_) => Request {
-                strategy: Strategy::Split,
-                ..request
-            },
-            None => request,
+    let request = match context.following {
+        Some(_) => Request {
+            strategy: Strategy::Split,
+            ..request
         },
-        &common,
-    )
+        None => request,
+    };
+    let mut jobs = chain::build(request, &common)?;
+    for placed in &mut jobs {
+        placed.job.prefers_gpus = prefers_gpus;
+    }
+    Ok(jobs)
 }
 
 /// How the work is spread.
@@ -158,22 +162,23 @@ impl ConfigFile {
         Ok(named)
     }
 
-    fn distribution(&self, notes: &mut Vec<String>) -> Result<WorkDistribution, Fault> {
+    fn distribution(
+        &self,
+        without_gpus: bool,
+        notes: &mut Vec<String>,
+    ) -> Result<WorkDistribution, Fault> {
         let number = |key| self.or_default(COMPUTATIONS, key).whole();
         let (workers, threads) = (number("n_workers")?, number("cores_per_worker")?);
         let workers_per_gpu = number("ai_engines_per_worker")?;
-        let strategy = self.or_default(COMPUTATIONS, "strategy");
-        let strategy = match strategy.value.as_str() {
-            "auto" | "" => Strategy::Auto,
-            "split" => Strategy::Split,
-            "whole" => Strategy::Whole,
-            other => {
-                let fault = strategy.fault(format!("`strategy` cannot be `{other}`"));
-                return Err(fault.suggest(other, &["auto", "split", "whole"]));
-            }
-        };
+        let strategy = self.strategy()?;
         let partition = self.or_default(COMPUTATIONS, "partition").value;
-        if partition == "local" || partition.is_empty() {
+        let is_local = partition == "local" || partition.is_empty();
+        if without_gpus && !is_local {
+            notes.push(format!(
+                "  partition = {partition}: no node has a GPU, so processors integrate, as with partition = local"
+            ));
+        }
+        if without_gpus || is_local {
             let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
             if threads > cores {
                 notes.push(format!(
@@ -196,8 +201,10 @@ impl ConfigFile {
         // There, each of `n_workers` has a GPU and several workers.
         let workers = workers.saturating_mul(workers_per_gpu);
         notes.push(format!(
-            "  partition = {partition}: {workers} workers (n_workers × ai_engines_per_worker), each with {threads} cores \
-             (cores_per_worker) and 1/{workers_per_gpu} of a GPU; `partition = local` takes what the nodes have"
+            "  partition = {partition}: {} (n_workers × ai_engines_per_worker), each with {} \
+             (cores_per_worker) and 1/{workers_per_gpu} of a GPU; `partition = local` takes what the nodes have",
+            counted(workers, "worker"),
+            counted(threads, "core")
         ));
         Ok(WorkDistribution {
             workers,
@@ -206,6 +213,19 @@ impl ConfigFile {
             engine: EngineRequest::Vulkan,
             strategy,
         })
+    }
+
+    fn strategy(&self) -> Result<Strategy, Fault> {
+        let entry = self.or_default(COMPUTATIONS, "strategy");
+        match entry.value.as_str() {
+            "auto" | "" => Ok(Strategy::Auto),
+            "split" => Ok(Strategy::Split),
+            "whole" => Ok(Strategy::Whole),
+            other => {
+                let fault = entry.fault(format!("`strategy` cannot be `{other}`"));
+                Err(fault.suggest(other, &["auto", "split", "whole"]))
+            }
+        }
     }
 
     fn existing(&self) -> Result<Existing, Fault> {
@@ -268,7 +288,7 @@ impl ConfigFile {
             .map_err(|error| entry.fault(format!("`memory_per_worker`: {error}")))?;
         if share.engine != EngineRequest::Vulkan {
             notes.push(
-                "  memory_per_worker is not used with partition = local: workers take what they need"
+                "  memory_per_worker is not used where processors integrate: workers take what they need"
                     .into(),
             );
             return Ok(None);

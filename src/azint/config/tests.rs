@@ -3,7 +3,7 @@
 use crate::{
     engine::{ErrorModel, Filter, Splitting},
     plan::{EngineRequest, Existing, IntegratePlan},
-    tests::{lab, names, parsed, plan},
+    tests::{lab, names, parsed, parsed_where, plan},
 };
 use nodectl_jobfile::PlannedJob;
 use std::{fs, path::Path};
@@ -84,6 +84,29 @@ fn the_bootstraps_configuration_runs_as_it_is() {
         !notes.contains("trim_n_pts") && !notes.contains("try_metadata"),
         "of keys without a value nothing is said: {notes}"
     );
+}
+
+#[test]
+fn where_no_node_has_a_gpu_processors_take_the_bootstraps_work() {
+    let lab = lab();
+    let on_gpus = parsed(lab.path(), &filled()).unwrap();
+    assert!(on_gpus.iter().all(|job| job.prefers_gpus));
+    let jobs = parsed_where(lab.path(), &filled(), true).unwrap();
+    assert_eq!(plan(&jobs[0]).engine, EngineRequest::Auto);
+    assert_eq!(jobs[0].draft.at_once, Some(4), "n_workers");
+    let resources = &jobs[0].draft.work.resources;
+    assert_eq!((resources.gpu_milli, resources.memory_bytes), (0, 0));
+    assert!(
+        (1000..=4000).contains(&resources.cpu_milli),
+        "cores_per_worker"
+    );
+    let notes = notes(&jobs);
+    assert!(
+        notes.contains("partition = gpu: no node has a GPU, so processors integrate"),
+        "{notes}"
+    );
+    let local = parsed(lab.path(), &with(&filled(), "partition", "local")).unwrap();
+    assert!(!local[0].prefers_gpus);
 }
 
 /// What the bootstrap's configuration becomes with another value of a key, and what is told.
@@ -171,7 +194,7 @@ fn outputs_and_partitions_mean_what_they_mean_there() {
     let (local, notes, jobs) = changed("partition", "local");
     assert_eq!(local.engine, EngineRequest::Auto);
     assert_eq!(jobs[0].draft.work.resources.memory_bytes, 0);
-    let told = "memory_per_worker is not used with partition = local";
+    let told = "memory_per_worker is not used where processors integrate";
     assert!(notes.contains(told), "{notes}");
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     assert_eq!(local.threads, Some(cores.min(4)));

@@ -6,7 +6,7 @@ use crate::{
     plan::{DatasetPlan, INPUT},
 };
 use nodectl_formats::{ArrayLocation, convert};
-use nodectl_types::Scalar;
+use nodectl_types::{Scalar, units::counted};
 use std::{
     fs::Metadata,
     path::{Path, PathBuf},
@@ -97,9 +97,9 @@ pub fn monitors(stack: &Stack, entry: Option<&str>, member: &str) -> Result<Vec<
         .collect();
     if values.len() as u64 != stack.frames {
         return Err(told(format!(
-            "it has {} values for {} frames",
-            values.len(),
-            stack.frames
+            "it has {} for {}",
+            counted(values.len(), "value"),
+            counted(stack.frames, "frame")
         )));
     }
     match values

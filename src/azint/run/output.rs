@@ -9,7 +9,7 @@ use crate::{
         About, BadFrames, HeatMap, NexusFile, Part, Preview, Total, nexus::RegionAxes, svg, table,
     },
 };
-use nodectl_types::units::format_duration;
+use nodectl_types::units::{counted, format_duration};
 use std::{
     fmt::Write as _,
     fs,
@@ -94,7 +94,7 @@ impl<'p> OutputFiles<'p> {
             .write(&picture)
             .map_err(|error| error.to_string())?;
         let unit = settings.unit.name();
-        let mut text = format!("{}: {} frames", self.dataset.name, self.frames);
+        let mut text = format!("{}: {}", self.dataset.name, counted(self.frames, "frame"));
         if integrated > 0 {
             let rate = integrated as f64 / took.as_secs_f64().max(1e-9);
             let _ = write!(

@@ -16,13 +16,13 @@ use super::{
     args::DoctorArgs,
     exit::{CliError, Exit, print},
     output::{self, Look},
-    solo,
+    run, solo,
 };
 use anstyle::{AnsiColor, Style};
 use nodectl_app as app;
 use nodectl_app::settings::Settings;
 use nodectl_http::{Client, ClientError};
-use nodectl_types::{GpuKind, text};
+use nodectl_types::{GpuKind, text, units::counted};
 use nodectl_wire::api::{Device, Doctor, Finding, Severity};
 use std::{
     fs, io,
@@ -63,7 +63,11 @@ async fn of_job(settings: &Settings, file: &Path, json: bool) -> Result<Exit, Cl
     if let Some(node) = stay.own() {
         node.gpus_known().await;
     }
-    let examined = job::examine(&client, &jobs).await;
+    let examined = async {
+        let jobs = run::with_what_there_is(&client, Some(file), jobs, None).await?;
+        job::examine(&client, &jobs).await
+    };
+    let examined = examined.await;
     stay.end().await;
     show(&examined?, json)
 }
@@ -372,12 +376,11 @@ fn text(doctor: &Doctor, look: Look) -> String {
             .filter(|one| one.severity == severity)
             .count()
     };
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
     let (problems, notes) = (count(Severity::Problem), count(Severity::Warning));
     text += &format!(
-        "{problems} problem{}, {notes} note{}\n",
-        plural(problems),
-        plural(notes)
+        "{}, {}\n",
+        counted(problems, "problem"),
+        counted(notes, "note")
     );
     if let Some(suite) = &doctor.suite {
         let words = format!("messages between nodes are encrypted: {suite}");

@@ -66,9 +66,12 @@ use interrupt::{Interrupts, RunPlan};
 pub use lines::csv;
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
-use nodectl_jobfile::PlannedJob;
+use nodectl_jobfile::{Following, PlannedJob};
+use nodectl_types::units::counted;
+use nodectl_wire::api::Node;
 pub use pages::all_results;
 use session::{follow_all, submit_and_follow};
+use std::path::Path;
 pub use submit::{CommandKey, submit_job};
 use zeroize::Zeroizing;
 
@@ -103,9 +106,33 @@ pub async fn run(
             node.gpus_known().await;
         }
     }
-    let ended = submit_and_follow(&client, args, jobs, stay.is_solo()).await;
+    let ended = match with_what_there_is(&client, args.job_file.as_deref(), jobs, None).await {
+        Ok(jobs) => submit_and_follow(&client, args, jobs, stay.is_solo()).await,
+        Err(error) => Err(error),
+    };
     stay.end().await;
     ended
+}
+
+/// The jobs of a file; planned anew for processors where they prefer GPUs and no node has one.
+pub async fn with_what_there_is(
+    client: &Client,
+    file: Option<&Path>,
+    jobs: Vec<PlannedJob>,
+    following: Option<&Following>,
+) -> Result<Vec<PlannedJob>, CliError> {
+    let Some(file) = file.filter(|_| jobs.iter().any(|job| job.prefers_gpus)) else {
+        return Ok(jobs);
+    };
+    let nodes = client.nodes().await?;
+    let has_gpus = |node: &Node| node.alive && node.resources.gpus > 0.0;
+    if nodes.iter().any(has_gpus) {
+        return Ok(jobs);
+    }
+    let skips = jobs.iter().any(|job| job.skip_done);
+    let mut jobs = nodectl_workloads::load_without_gpus(file, following)?;
+    jobs.iter_mut().for_each(|job| job.skip_done = skips);
+    Ok(jobs)
 }
 
 /// Has the jobs leave out what earlier ones did, where the flag says so.
@@ -164,16 +191,12 @@ async fn retry_at(client: &Client, job: &str) -> Result<Exit, CliError> {
         tell!("job {job} has no failed tasks");
         return Ok(Exit::Done);
     }
-    let what = if tasks == 1 {
-        "1 task runs".into()
-    } else {
-        format!("{tasks} tasks run")
-    };
+    let what = counted(tasks, "failed task");
     if !client.node().await?.solo {
-        tell!("{what} again; `nodectl attach {job}` follows");
+        tell!("{what} to run again; `nodectl attach {job}` follows");
         return Ok(Exit::Done);
     }
-    tell!("{what} again");
+    tell!("{what} to run again");
     let followed = Followed::of(client.job(job).await?.line, None);
     let plan = RunPlan::new(&FollowArgs::default(), true);
     follow_all(client, vec![followed], &plan, Interrupts::listen()?).await
