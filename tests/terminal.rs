@@ -10,7 +10,7 @@ use common::{
     terminal::Terminal,
     unique, wait_until,
 };
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 /// A job of naps that nobody waits for.
 fn naps(cluster: &Cluster) -> (String, PathBuf) {
@@ -117,6 +117,20 @@ fn every_terminal_shows_progress() {
             run.screen()
         );
     }
+}
+
+#[test]
+fn who_wants_to_see_tasks_sees_those_that_run() {
+    let cluster = Cluster::of(1);
+    let gate = cluster.dir.path().join("gate");
+    let wait = format!("while ! test -e {}; do sleep 0.05; done", gate.display());
+    let job = CountedJob::new(&cluster, "gated", 3, &wait, "resources = { cpus = 0.1 }");
+    let mut run = cluster.command(0);
+    run.args(["run", "-v"]).arg(&job.file);
+    let mut run = Terminal::run(run);
+    run.wait_for("task 2  on n0");
+    fs::write(&gate, "").expect("writable");
+    assert_eq!(run.wait_exit().code(), Some(0), "{}", run.screen());
 }
 
 #[test]

@@ -71,6 +71,9 @@ pub struct FollowArgs {
     /// On Ctrl-C or SIGTERM, leaves the job running without asking
     #[arg(long)]
     pub detach_on_interrupt: bool,
+    /// On a terminal, also shows the tasks that run
+    #[arg(long, short, conflicts_with = "quiet")]
+    pub verbose: bool,
     /// Cancels the jobs if they have not ended after this long, e.g. `2h`
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub timeout: Option<Duration>,

@@ -32,6 +32,8 @@ pub struct RunPlan {
     pub policy: InterruptPolicy,
     pub timeout: Option<Duration>,
     pub list: ListArgs,
+    /// Running tasks are shown, too.
+    pub verbose: bool,
 }
 
 impl RunPlan {
@@ -42,6 +44,7 @@ impl RunPlan {
             policy,
             timeout: args.timeout,
             list: args.list,
+            verbose: args.verbose,
         }
     }
 }

@@ -1,14 +1,20 @@
 //! What is to be seen of a job besides its progress: of one that trains the last line of its first
 //! worker's log; of one that brings a Python environment, which nodes make that.
 
-use super::{followed::Followed, progress::JobProgress};
+use super::{
+    followed::Followed,
+    progress::{JobProgress, SHOWN_TASKS},
+};
 use futures::TryStreamExt;
 use nodectl_http::{
     Client,
     client::{ByteStream, LogRequest},
 };
-use nodectl_types::Builtin;
-use nodectl_wire::api::{Job, MakingView, Node};
+use nodectl_types::{
+    Builtin,
+    units::{counted, format_duration},
+};
+use nodectl_wire::api::{Job, MakingView, Node, StateName, TaskList, TaskRow};
 use std::{convert::Infallible, time::Duration};
 
 /// How often nodes are asked what they make.
@@ -18,6 +24,54 @@ const LINE_BYTES: usize = 4096;
 
 /// Shows lines as they come. Never ends: whoever follows the job knows when it is over.
 pub async fn show(client: &Client, job: &Followed, progress: &JobProgress) -> Infallible {
+    let (never, ()) = tokio::join!(
+        show_job(client, job, progress),
+        show_tasks(client, job, progress)
+    );
+    never
+}
+
+/// The job's running tasks, where they are wanted.
+async fn show_tasks(client: &Client, job: &Followed, progress: &JobProgress) {
+    while progress.shows_tasks() {
+        let running = Some(StateName::Running);
+        let (tasks, nodes) = tokio::join!(
+            client.tasks(&job.id, running, 0, SHOWN_TASKS as u32),
+            client.nodes()
+        );
+        // Who does not answer is asked again.
+        if let (Ok(tasks), Ok(nodes)) = (tasks, nodes) {
+            progress.tasks(&task_lines(&tasks, &nodes));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn task_lines(list: &TaskList, nodes: &[Node]) -> Vec<String> {
+    let line = |task: &TaskRow| {
+        let of_task = |node: &&Node| task.node.as_ref() == Some(&node.id);
+        let node = nodes.iter().find(of_task);
+        let took = task.running_ms.map(Duration::from_millis);
+        let words = [
+            Some(format!("task {}", task.task)),
+            task.name.clone(),
+            node.map(|node| format!("on {}", node.name)),
+            took.map(format_duration),
+        ];
+        format!(
+            "  {}",
+            words.into_iter().flatten().collect::<Vec<_>>().join("  ")
+        )
+    };
+    let mut lines: Vec<_> = list.tasks.iter().map(line).collect();
+    let more = (list.total as usize).saturating_sub(lines.len());
+    if more > 0 {
+        lines.push(format!("  and {} more", counted(more, "running task")));
+    }
+    lines
+}
+
+async fn show_job(client: &Client, job: &Followed, progress: &JobProgress) -> Infallible {
     let request = LogRequest {
         follow: true,
         ..LogRequest::default()

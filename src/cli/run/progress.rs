@@ -5,7 +5,7 @@ use super::followed::Followed;
 use crate::output::{ComputeRate, Look, compute_line, progress_line};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use nodectl_ports::say;
-use nodectl_types::text;
+use nodectl_types::{text, units::counted};
 use nodectl_wire::api::{PhaseName, ProgressView};
 use std::{
     fmt,
@@ -31,26 +31,35 @@ pub fn tell(words: fmt::Arguments<'_>) {
 const LINE_PERIOD: Duration = Duration::from_secs(3);
 /// Nodes shown below a job; the others are counted.
 const SHOWN_NODES: usize = 12;
+/// Running tasks shown below these; the others are counted.
+pub const SHOWN_TASKS: usize = 10;
 /// A bar is at least and at most so long.
 const BAR_COLUMNS: (usize, usize) = (10, 30);
 /// What counts and words beside a bar mostly take.
 const MESSAGE_COLUMNS: usize = 55;
 
 pub enum ProgressDisplay {
-    Bars(MultiProgress),
+    Bars {
+        all: MultiProgress,
+        /// Each job's running tasks, too.
+        with_tasks: bool,
+    },
     Lines,
     Silent,
 }
 
 impl ProgressDisplay {
-    pub fn choose(quiet: bool) -> Self {
+    pub fn choose(quiet: bool, with_tasks: bool) -> Self {
         let bars = MultiProgress::new();
         // Hidden on a terminal too that cannot move its cursor (TERM=dumb, or none).
         match (quiet, std::io::stderr().is_terminal() && !bars.is_hidden()) {
             (true, _) => Self::Silent,
             (false, true) => {
                 *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bars.clone());
-                Self::Bars(bars)
+                Self::Bars {
+                    all: bars,
+                    with_tasks,
+                }
             }
             (false, false) => Self::Lines,
         }
@@ -63,7 +72,7 @@ impl ProgressDisplay {
     /// Runs `ask` with the display out of the way.
     pub fn suspend<T>(&self, ask: impl FnOnce() -> T) -> T {
         match self {
-            Self::Bars(bars) => bars.suspend(ask),
+            Self::Bars { all, .. } => all.suspend(ask),
             Self::Lines | Self::Silent => ask(),
         }
     }
@@ -72,10 +81,11 @@ impl ProgressDisplay {
     pub fn job(&self, job: &Followed, part: Part) -> JobProgress {
         let name = text::shortened(&job.name, 24).into_owned();
         let kind = match self {
-            Self::Bars(all) => LineKind::Bars {
+            Self::Bars { all, with_tasks } => LineKind::Bars {
                 all: all.clone(),
                 bar: all.add(job_bar(&name, job.tasks, job.age)),
                 nodes: Mutex::default(),
+                tasks: with_tasks.then(Mutex::default),
             },
             Self::Lines => LineKind::Lines {
                 told: Mutex::default(),
@@ -94,7 +104,7 @@ impl ProgressDisplay {
 
 impl Drop for ProgressDisplay {
     fn drop(&mut self) {
-        if matches!(self, Self::Bars(_)) {
+        if matches!(self, Self::Bars { .. }) {
             *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }
@@ -137,6 +147,8 @@ enum LineKind {
         all: MultiProgress,
         bar: ProgressBar,
         nodes: Mutex<Vec<ProgressBar>>,
+        /// Below the nodes, where they are wanted.
+        tasks: Option<Mutex<Vec<ProgressBar>>>,
     },
     /// What was told last, and when.
     Lines {
@@ -159,7 +171,9 @@ impl JobProgress {
                     tell!("{}: {line}", self.name);
                 }
             }
-            LineKind::Bars { all, bar, nodes } => {
+            LineKind::Bars {
+                all, bar, nodes, ..
+            } => {
                 bar.set_length(u64::from(progress.tasks));
                 let ended = [progress.failed, progress.stopped]
                     .into_iter()
@@ -174,20 +188,28 @@ impl JobProgress {
                 bar.set_message(text::one_line(&words).into_owned());
                 drop(note);
                 let mut nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
-                let lines = node_lines(progress);
-                while nodes.len() < lines.len() {
-                    let below = all.insert_after(nodes.last().unwrap_or(bar), node_bar());
-                    nodes.push(below);
-                }
-                for (index, node) in nodes.iter().enumerate() {
-                    node.set_message(
-                        lines
-                            .get(index)
-                            .map(|line| text::one_line(line).into_owned())
-                            .unwrap_or_default(),
-                    );
-                }
+                show_below(all, bar, &mut nodes, &node_lines(progress));
             }
+        }
+    }
+
+    /// Whether the job's running tasks are wanted.
+    pub fn shows_tasks(&self) -> bool {
+        matches!(&self.kind, LineKind::Bars { tasks: Some(_), .. })
+    }
+
+    /// The tasks that run now, a line each.
+    pub fn tasks(&self, lines: &[String]) {
+        if let LineKind::Bars {
+            all,
+            bar,
+            nodes,
+            tasks: Some(tasks),
+        } = &self.kind
+        {
+            let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tasks = tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            show_below(all, nodes.last().unwrap_or(bar), &mut tasks, lines);
         }
     }
 
@@ -241,13 +263,20 @@ impl JobProgress {
 
     /// The job is over: its bar stays, if it is no step; its nodes' lines go.
     pub fn finish(&self) {
-        if let LineKind::Bars { bar, nodes, .. } = &self.kind {
+        if let LineKind::Bars {
+            bar, nodes, tasks, ..
+        } = &self.kind
+        {
             match self.part {
                 Part::Step => bar.finish_and_clear(),
                 Part::Job | Part::AfterSteps => bar.abandon(),
             }
             let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
             nodes.iter().for_each(ProgressBar::finish_and_clear);
+            if let Some(tasks) = tasks {
+                let tasks = tasks.lock().unwrap_or_else(PoisonError::into_inner);
+                tasks.iter().for_each(ProgressBar::finish_and_clear);
+            }
         }
     }
 }
@@ -271,7 +300,26 @@ fn bar_columns(terminal: Option<usize>, name: usize) -> usize {
         .clamp(BAR_COLUMNS.0, BAR_COLUMNS.1)
 }
 
-fn node_bar() -> ProgressBar {
+/// Lines below a bar: as many as there ever were, the last ones empty.
+fn show_below(
+    all: &MultiProgress,
+    above: &ProgressBar,
+    shown: &mut Vec<ProgressBar>,
+    lines: &[String],
+) {
+    while shown.len() < lines.len() {
+        let below = all.insert_after(shown.last().unwrap_or(above), line_bar());
+        shown.push(below);
+    }
+    for (index, bar) in shown.iter().enumerate() {
+        let line = lines
+            .get(index)
+            .map(|line| text::one_line(line).into_owned());
+        bar.set_message(line.unwrap_or_default());
+    }
+}
+
+fn line_bar() -> ProgressBar {
     ProgressBar::new_spinner()
         .with_style(ProgressStyle::with_template("  {wide_msg}").expect("a constant template"))
 }
@@ -320,8 +368,8 @@ fn node_lines(progress: &ProgressView) -> Vec<String> {
     let mut lines: Vec<_> = progress.nodes.iter().take(SHOWN_NODES).map(line).collect();
     if progress.nodes.len() > SHOWN_NODES {
         lines.push(format!(
-            "and {} nodes more",
-            progress.nodes.len() - SHOWN_NODES
+            "and {} more",
+            counted(progress.nodes.len() - SHOWN_NODES, "node")
         ));
     }
     lines

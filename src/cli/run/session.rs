@@ -145,7 +145,7 @@ pub async fn follow_all(
     plan: &RunPlan,
     mut interrupts: Interrupts,
 ) -> Result<Exit, CliError> {
-    let progress = ProgressDisplay::choose(plan.list.quiet);
+    let progress = ProgressDisplay::choose(plan.list.quiet, plan.verbose);
     let following = follow::follow_all(client, &jobs, &progress);
     let followed =
         interrupt::guard(client, &jobs, plan, &progress, &mut interrupts, following).await;

@@ -340,6 +340,7 @@ async fn the_end_of_the_time_cancels() {
         policy: InterruptPolicy::Cancel,
         timeout,
         list: ListArgs::default(),
+        verbose: false,
     };
     let silent = ProgressDisplay::Silent;
     let following = follow::follow_all(&node.client, &jobs, &silent);

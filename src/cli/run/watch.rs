@@ -73,7 +73,13 @@ pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exi
         },
     )?;
     let watch = FileWatch::new(dir, results(&jobs, args.follow.into.as_deref()))?;
-    let (client, stay) = solo::connect(settings, true).await?;
+    let (client, mut stay) = solo::connect(settings, true).await?;
+    if let Some(node) = stay
+        .own()
+        .filter(|_| jobs.iter().any(PlannedJob::concerns_gpus))
+    {
+        node.gpus_known().await;
+    }
     let ended = integrate_all(&client, &args, watch, stay.is_solo()).await;
     stay.end().await;
     ended
@@ -102,6 +108,8 @@ async fn integrate_all(
             root: watch.dir.clone(),
         };
         let jobs = load_following(args.job_file(), &following)?;
+        let file = Some(args.job_file());
+        let jobs = super::with_what_there_is(client, file, jobs, Some(&following)).await?;
         let into = runs(&jobs, args.follow.into.as_deref()).join(wall_ms().to_string());
         let key = submit::CommandKey::draw();
         let submitting = submit::submit(client, jobs, Some(&into), &key, None);
@@ -126,7 +134,7 @@ async fn follow_batch(
     plan: &RunPlan,
     interrupts: &mut Interrupts,
 ) -> Result<(Exit, bool), CliError> {
-    let progress = ProgressDisplay::choose(plan.list.quiet);
+    let progress = ProgressDisplay::choose(plan.list.quiet, plan.verbose);
     let following = follow::follow_all(client, jobs, &progress);
     tokio::pin!(following);
     let (ends, is_over) = tokio::select! {
