@@ -371,6 +371,18 @@ fn doctor_says_of_each_node_what_it_lacks_for_a_job() {
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
 }
 
+/// Its attempts take turns on the nodes, as each avoids the one that failed last.
+#[test]
+fn a_failed_task_is_said_to_be_where_it_failed_last() {
+    let cluster = Cluster::of(2);
+    let text = "name = \"fails\"\ncommand = [\"false\"]\nretries = 2\n";
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "fails", text));
+    assert_eq!(cluster.wait_end(0, &id), "failed");
+    let task = cluster.json(0, &["job", &id, "--tasks", "--json"]);
+    let result = cluster.json(0, &["results", &id, "--json"]);
+    assert_eq!(task["node"], result["node"], "{task} {result}");
+}
+
 #[test]
 fn every_listing_speaks_json() {
     let cluster = Cluster::of(1);

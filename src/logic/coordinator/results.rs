@@ -625,7 +625,9 @@ impl Coordinator {
         if !lattice.has_ended(record.task, limit) {
             return self.failed(record);
         }
-        if !matches!(lattice.cell(record.task), Cell::Failed { .. }) {
+        if matches!(lattice.cell(record.task), Cell::Failed { .. }) {
+            self.failed_on.insert(record.task, record.node);
+        } else {
             self.orders.remove(&record.task);
             self.failed_on.remove(&record.task);
             self.forgiven.remove(&record.task);
