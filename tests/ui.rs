@@ -260,7 +260,7 @@ fn markup_is_text(browser: &Browser, cluster: &Cluster) {
     );
 }
 
-/// `NODECTL_UI_RESULTS` says how many results; a million was measured with an optimised program.
+/// `NODECTL_UI_RESULTS` says how many results.
 #[test]
 fn a_job_of_many_results_opens_at_once_and_takes_little_memory() {
     const MOST_BYTES: u64 = 200_000_000;
