@@ -94,9 +94,9 @@ impl Lattice {
         self.done
     }
 
-    /// What is known of a task. Panics if the lattice rests.
+    /// What is known of a task; nothing while the lattice rests. Whoever needs to know has the cells
+    /// read first (`State::recall`).
     pub fn cell(&self, task: TaskIndex) -> Cell {
-        assert!(!self.is_resting(), "a cell is read before it is asked for");
         let Some(packed) = self.cells.get(task as usize) else {
             return Cell::Unknown;
         };
@@ -152,18 +152,31 @@ impl Lattice {
     /// Whether a record would be news, or takes the place of one that cannot be read any more.
     pub fn lacks(&self, record: &TaskRecord) -> bool {
         let (before, cell) = (self.cell(record.task), Cell::of(record));
-        let is_lost = cell == before && self.is_unread(record.task);
-        record.task < self.tasks && (is_lost || before.join(cell) != before)
+        let is_news = before.join(cell) != before;
+        record.task < self.tasks && (is_news || self.replaces_lost(record.task, cell))
     }
 
     /// Joins what a record says that is on this node's disk; true if that is news. A task beyond
     /// the job's is never news.
     pub fn merge(&mut self, record: &TaskRecord) -> bool {
-        let cell = Cell::of(record);
-        if cell >= self.cell(record.task) {
-            self.unread.remove(&record.task);
+        let (task, cell) = (record.task, Cell::of(record));
+        let before = self.cell(task);
+        if self.replaces_lost(task, cell) && cell != before {
+            self.set(task, before, cell);
         }
-        self.join_cell(record.task, cell)
+        if cell >= self.cell(task) {
+            self.unread.remove(&task);
+        }
+        self.join_cell(task, cell)
+    }
+
+    /// Whether a record takes the place of one that cannot be read any more: the same one, or
+    /// another result. Of two results the lesser is worth more than one that this disk has lost;
+    /// if another disk has that one still, it comes from there.
+    fn replaces_lost(&self, task: TaskIndex, cell: Cell) -> bool {
+        let before = self.cell(task);
+        let is_other = before.is_done() && cell.is_done();
+        self.is_unread(task) && (cell == before || is_other)
     }
 
     /// A task's record cannot be read any more; false if that is known, or there was none.
@@ -187,7 +200,8 @@ impl Lattice {
     }
 
     fn join_cell(&mut self, task: TaskIndex, cell: Cell) -> bool {
-        if task >= self.tasks {
+        if task >= self.tasks || self.is_resting() {
+            // Of one that rests the disk knows more: it is found there when the cells are read.
             return false;
         }
         let before = self.cell(task);

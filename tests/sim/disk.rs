@@ -108,6 +108,13 @@ impl Journal {
         self.frames.push(frame);
     }
 
+    /// As store/ does (`journal/index.rs`): what cannot be read gives way to whatever has its rank.
+    fn drop_task(&mut self, task: TaskIndex) {
+        let is_it = |frame: &Record| matches!(frame, Record::Task(record) if record.task == task);
+        self.frames.retain(|frame| !is_it(frame));
+        self.index_anew();
+    }
+
     fn index_anew(&mut self) {
         let frames = std::mem::take(self).frames;
         frames.into_iter().for_each(|frame| self.add(frame));
@@ -222,10 +229,7 @@ impl Disk {
                 continue;
             };
             self.was_damaged = true;
-            let is_it =
-                |frame: &Record| matches!(frame, Record::Task(record) if record.task == task);
-            journal.frames.retain(|frame| !is_it(frame));
-            journal.index_anew();
+            journal.drop_task(task);
         }
     }
 
@@ -288,9 +292,10 @@ impl Disk {
             if let Record::Task(record) = &record
                 && journal
                     .record(record.task)
-                    .is_none_or(|known| counts_over(record, known))
+                    .is_none_or(|known| record.rank() >= known.rank())
+                && self.rotten.remove(&(job, record.task))
             {
-                self.rotten.remove(&(job, record.task));
+                journal.drop_task(record.task);
             }
             journal.add(record);
         }

@@ -193,3 +193,30 @@ fn a_task_beyond_the_job_is_never_news() {
     assert!(!lattice.merge(&record(TASKS, End::Done, 1, (1, 1), 0)));
     assert_eq!(lattice.done(), 0);
 }
+
+#[test]
+fn a_result_that_cannot_be_read_gives_way_to_another_and_to_nothing_less() {
+    let mut lattice = Lattice::new(4);
+    let attempt = |epoch| Attempt { epoch, number: 1 };
+    let record = |epoch, outcome| TaskRecord {
+        accepted: epoch,
+        ..TaskRecord::plain(1, attempt(epoch), NodeId([1; 32]), outcome)
+    };
+    let (older, newer) = (record(1, Outcome::Done), record(2, Outcome::Done));
+    let failed = TaskRecord {
+        failures: 1,
+        ..record(1, Outcome::Failed(Failure::Exit(1)))
+    };
+    lattice.merge(&newer);
+    assert!(!lattice.lacks(&older));
+    lattice.note_unread(1);
+    assert!(!lattice.lacks(&failed) && lattice.lacks(&older) && lattice.lacks(&newer));
+    lattice.merge(&failed);
+    assert!(lattice.is_unread(1) && lattice.cell(1) == newer.cell());
+    lattice.merge(&older);
+    assert!(!lattice.is_unread(1) && lattice.cell(1) == older.cell());
+    assert_eq!((lattice.done(), lattice.lacks(&newer)), (1, true));
+    let mut other = Lattice::new(4);
+    other.merge(&older);
+    assert_eq!(lattice.digests(), other.digests());
+}

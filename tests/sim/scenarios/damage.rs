@@ -3,6 +3,7 @@
 use crate::{
     disk::Damage,
     script::{Scenario, Script, tasks},
+    world::World,
 };
 use nodectl_types::JobId;
 
@@ -28,6 +29,10 @@ pub const ALL: &[Scenario] = &[
     (
         "damage::records_that_cannot_be_read_come_from_another_holder",
         records_that_cannot_be_read_come_from_another_holder,
+    ),
+    (
+        "damage::a_result_that_is_lost_gives_way_to_another",
+        a_result_that_is_lost_gives_way_to_another,
     ),
 ];
 
@@ -140,6 +145,36 @@ pub fn records_that_cannot_be_read_come_from_another_holder() {
             there.iter().all(|task| disk.has_done(job, *task))
         });
     }
+    script.settle();
+    script.decay(job);
+}
+
+/// Two sides of a cut did the same tasks, and the results that count more turn bad on the one disk
+/// that has them.
+fn a_result_that_is_lost_gives_way_to_another() {
+    let mut script = Script::of(2);
+    let job = script.job(tasks(20, 3_000));
+    script.until_told(job, 3);
+    let (one, other) = (script.coordinator(job), script.replicas(job)[0]);
+    script.cut(&[one], 90.0);
+    let has_all = |world: &World, node: usize| {
+        (0..20).all(|task| world.machines[node].disk.has_done(job, task))
+    };
+    script.until(80.0, "both sides have done all", |world| {
+        has_all(world, one) && has_all(world, other)
+    });
+    let disks = [one, other].map(|node| &script.world.machines[node].disk);
+    let differs = |task: &u32| {
+        let [one, other] = disks.map(|disk| disk.durable(job, *task).map(|record| record.cell()));
+        one < other
+    };
+    let lost: Vec<_> = (0..20).filter(differs).take(2).collect();
+    assert!(!lost.is_empty(), "each side has its own results");
+    script.rot(other, job, &lost);
+    script.run(100.0);
+    script.until(60.0, "both have all again", |world| {
+        has_all(world, one) && has_all(world, other)
+    });
     script.settle();
     script.decay(job);
 }

@@ -58,6 +58,10 @@ const SEEDS: &[(u64, &str)] = &[
         513508,
         "what a leaving replica had not confirmed was told when it was back",
     ),
+    (
+        702069,
+        "of two results of one epoch the one that counts more was lost, and the other not taken",
+    ),
 ];
 
 pub fn that_have_shown_something() {
