@@ -279,7 +279,7 @@ impl Group {
             // The view was given up. Whoever sent it sends it again in the next one.
             return;
         }
-        self.installed.gone_on();
+        self.goes_on();
         match message {
             ViewMessage::State {
                 block,

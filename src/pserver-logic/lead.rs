@@ -260,8 +260,9 @@ impl Group {
             let kept = promise
                 .held
                 .iter()
-                .filter(|held| held.left_since.is_none_or(|since| since > previous));
-            kept.for_each(|block| held[block.block as usize].push((index(*node), *block)));
+                .filter(|held| held.left_since.is_none_or(|since| since > previous))
+                .filter_map(|held| held_after(previous, promise, held));
+            kept.for_each(|block| held[block.block as usize].push((index(*node), block)));
         }
         let missing = held.iter().filter(|holders| holders.is_empty()).count() as u32;
         if missing > 0 {
@@ -543,6 +544,20 @@ impl Group {
             self.send(node, message.clone(), None);
         }
     }
+}
+
+/// A block as that view left it, or as it began there: who has installed it and not gone on has
+/// blocks as they were before.
+fn held_after(view: Epoch, promise: &Promise, held: &Held) -> Option<Held> {
+    if promise.base == view {
+        return Some(*held);
+    }
+    held.becomes.map(|version| Held {
+        version,
+        reach: version,
+        pending: None,
+        ..*held
+    })
 }
 
 /// What those promised who have blocks as a view left them.

@@ -1,6 +1,7 @@
 //! Each mode's promise, under delays, deaths, joins and partitions, and the same from every seed.
 
 mod disk;
+mod given_up;
 mod nonsense;
 mod search;
 mod sides;
@@ -155,8 +156,8 @@ fn keeps_every_promise(storm: impl Fn(u64) -> Storm) {
 }
 
 /// Storms in which a promise was broken once, or a check of one asked too much.
-const BROKEN_ONCE: [u64; 6] = [
-    1_000_119, 1_000_488, 1_000_776, 1_006_686, 1_008_989, 1_010_154,
+const BROKEN_ONCE: [u64; 8] = [
+    1_000_119, 1_000_488, 1_000_776, 1_006_686, 1_008_989, 1_010_154, 1_020_009, 1_020_619,
 ];
 
 #[test]

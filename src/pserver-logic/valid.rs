@@ -234,6 +234,7 @@ impl Valid {
         for held in &promise.held {
             self.block(held.block)?;
             self.version(held.version)?;
+            self.version(held.becomes.unwrap_or(0))?;
         }
         for (life, clock) in &promise.workers {
             self.worker(life.worker)?;

@@ -34,6 +34,9 @@ pub(super) struct InstalledView {
     pub going: bool,
     /// Blocks that were asked for and are not here yet.
     pub missing: BTreeSet<Block>,
+    /// Blocks, and what was under way, are still as the view before left them. They become what
+    /// this one goes on from when it does: one that is given up has changed nothing.
+    pub is_pending: bool,
     /// Who asked for blocks before this node had installed the view.
     pub early: Vec<(NodeId, Epoch, Block)>,
 }
@@ -56,6 +59,17 @@ impl InstalledView {
             self.base = self.view.epoch;
             self.base_nodes = self.view.nodes.iter().map(|(node, _)| *node).collect();
         }
+    }
+
+    /// Whether something may have counted in the view, as far as this node knows. In a synchronous
+    /// mode no clock counts without every worker and every home of a block, and what is theirs
+    /// begins when their node hears that the view goes on.
+    fn may_count(&self, me: NodeId, is_synchronous: bool) -> bool {
+        let has_worker = self.view.workers.iter().any(|(_, node)| *node == me);
+        let is_home = |homes: &Vec<u16>| self.index.is_some_and(|index| homes.contains(&index));
+        let takes_part = has_worker || self.view.homes.iter().any(is_home);
+        let has_gone_on = self.base == self.view.epoch;
+        self.is_confirmed && (has_gone_on || !is_synchronous || !takes_part)
     }
 
     /// The last view that this node has confirmed, as far as that may matter.
@@ -95,6 +109,7 @@ impl Group {
                 reach: shard.reach(),
                 pending: shard.sum.as_ref().map(|sum| sum.norm2),
                 left_since: shard.left_since,
+                becomes: self.becomes(*block, shard),
             });
         let is_whole = self.installed.is_whole();
         let promise = Promise {
@@ -105,7 +120,9 @@ impl Group {
             } else {
                 Epoch::NONE
             },
-            confirmed: self.installed.is_confirmed,
+            confirmed: self
+                .installed
+                .may_count(self.config.me, self.is_synchronous()),
             installed_nodes: self
                 .installed
                 .view
@@ -140,11 +157,12 @@ impl Group {
             return;
         }
         self.end_moves();
-        self.bring_up_to(&view);
-        self.clocks.begin_view(&view);
-        self.effect(Effect::DropGradients);
-        for shard in self.shards.values_mut() {
-            shard.forget();
+        if self.installed.is_pending && view.previous == self.installed.view.epoch {
+            self.bring_up_to_view();
+        }
+        self.installed.is_pending = self.is_up_to_date(&view);
+        if !self.installed.is_pending {
+            self.begin_without_blocks(&view);
         }
         self.installed.base = view.previous;
         self.installed.base_nodes = view.previous_nodes.clone();
@@ -180,21 +198,63 @@ impl Group {
         self.check_installed();
     }
 
-    /// Blocks that this node holds become what the view goes on from, or are dropped.
-    fn bring_up_to(&mut self, view: &View) {
+    /// Whether the view goes on from what this node holds. If not, that is out of date; or it came
+    /// of a beginning that others know nothing of.
+    fn is_up_to_date(&self, view: &View) -> bool {
         let is_whole = self.installed.is_whole() && self.installed.view.epoch == view.previous;
-        let up_to_date = is_whole || self.installed.base == view.previous;
+        let goes_on = is_whole || self.installed.base == view.previous;
+        goes_on && view.restore.is_none() && view.seed.is_none()
+    }
+
+    /// What this node holds is of no use in the view, nor in any later one.
+    fn begin_without_blocks(&mut self, view: &View) {
         if view.restore.is_some() {
             self.start_again();
         }
-        if !up_to_date || view.restore.is_some() || view.seed.is_some() {
-            // Also what came of a beginning that others know nothing of.
-            self.drop_all_blocks();
-        } else if let Some((clock, scale)) = view.commit {
-            self.apply_sums(clock, scale);
-        } else {
-            for ((_, version), block) in view.sources.iter().zip(0..) {
-                self.catch_up(block, *version);
+        self.drop_all_blocks();
+        self.clocks.begin_view(view);
+        self.effect(Effect::DropGradients);
+    }
+
+    /// The view goes on.
+    pub(super) fn goes_on(&mut self) {
+        self.installed.gone_on();
+        if std::mem::take(&mut self.installed.is_pending) {
+            self.bring_up_to_view();
+        }
+    }
+
+    /// Blocks that this node holds become what the view goes on from, or are dropped. What was
+    /// under way is void.
+    fn bring_up_to_view(&mut self) {
+        match self.installed.view.commit {
+            Some((clock, scale)) => self.apply_sums(clock, scale),
+            None => {
+                for block in 0..self.config.layout.blocks() {
+                    let (_, version) = self.installed.view.sources[block as usize];
+                    self.catch_up(block, version);
+                }
+            }
+        }
+        self.clocks.begin_view(&self.installed.view);
+        self.effect(Effect::DropGradients);
+        self.shards.values_mut().for_each(Shard::forget);
+        let sources = &self.installed.view.sources;
+        let is_other =
+            |block: &Block, shard: &mut Shard| shard.version != sources[*block as usize].1;
+        let outdated: Vec<_> = self.shards.extract_if(.., is_other).collect();
+        for (block, _) in outdated {
+            self.effect(Effect::DropBlock { block });
+        }
+        self.begin_applied();
+    }
+
+    /// What counts of workers that begin in the view.
+    fn begin_applied(&mut self) {
+        for shard in self.shards.values_mut() {
+            // Those who left are remembered: they may only have been cut off.
+            for (life, clock) in &self.installed.view.starting {
+                shard.applied.insert(life.worker, *clock);
             }
         }
     }
@@ -304,15 +364,9 @@ impl Group {
         self.installed.missing.clear();
         for block in 0..self.config.layout.blocks() {
             let (source, version) = self.installed.view.sources[block as usize];
-            let has = self
-                .shards
-                .get(&block)
-                .is_some_and(|shard| shard.version == version);
-            if has {
+            let shard = self.shards.get(&block);
+            if shard.is_some_and(|shard| self.will_be(shard, version)) {
                 continue;
-            }
-            if self.shards.remove(&block).is_some() {
-                self.effect(Effect::DropBlock { block });
             }
             if self.installed.placement.homes(block).contains(&me) {
                 self.installed.missing.insert(block);
@@ -323,6 +377,31 @@ impl Group {
                     self.send(node, ServerMessage::Fetch { epoch, block }, None);
                 }
             }
+        }
+    }
+
+    /// The version of a block that this node holds, if the view counts that it has installed.
+    fn becomes(&self, block: Block, shard: &Shard) -> Option<u64> {
+        if !self.installed.is_pending {
+            return Some(shard.version);
+        }
+        let (_, version) = self.installed.view.sources[block as usize];
+        self.will_be(shard, version).then_some(version)
+    }
+
+    /// Whether a block that this node holds becomes that version when the view goes on.
+    fn will_be(&self, shard: &Shard, version: u64) -> bool {
+        match self
+            .installed
+            .view
+            .commit
+            .filter(|_| self.installed.is_pending)
+        {
+            Some((clock, _)) if shard.version == clock && version == clock + 1 => {
+                shard.sum.is_some()
+            }
+            Some(_) => shard.version == version,
+            None => (shard.version..=shard.reach()).contains(&version),
         }
     }
 
@@ -369,11 +448,8 @@ impl Group {
             return;
         }
         let epoch = self.installed.view.epoch;
-        for shard in self.shards.values_mut() {
-            // Those who left are remembered: they may only have been cut off.
-            for (life, clock) in &self.installed.view.starting {
-                shard.applied.insert(life.worker, *clock);
-            }
+        if !self.installed.is_pending {
+            self.begin_applied();
         }
         self.send(epoch.by, ServerMessage::Installed { epoch }, None);
     }
@@ -394,7 +470,7 @@ impl Group {
             return;
         }
         self.installed.going = true;
-        self.installed.gone_on();
+        self.goes_on();
         let Some(me) = self.installed.index else {
             return;
         };

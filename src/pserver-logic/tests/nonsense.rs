@@ -129,7 +129,7 @@ fn clocks() -> impl Strategy<Value = u64> {
 
 prop_compose! {
     fn held()(block in 0u32..4, version in clocks(), reach in clocks(), pending: Option<f64>) -> Held {
-        Held { block, version, reach, pending, left_since: None }
+        Held { block, version, reach, pending, left_since: None, becomes: Some(version) }
     }
 }
 

@@ -9,7 +9,7 @@ use nodectl_types::servers::{
 
 const BLOCKS: u32 = 3;
 
-fn hear(group: &mut Group, message: ServerMessage) -> Vec<Effect> {
+pub(super) fn hear(group: &mut Group, message: ServerMessage) -> Vec<Effect> {
     let from = OTHER;
     group.handle(GroupInput::Message { from, message })
 }
@@ -20,7 +20,7 @@ fn in_view(group: &mut Group, number: u64, message: ViewMessage) -> Vec<Effect> 
 }
 
 /// A node heeds a view, installs it, and is told to go on.
-fn go_on(group: &mut Group, view: View) {
+pub(super) fn go_on(group: &mut Group, view: View) {
     let (epoch, version) = (view.epoch, view.sources[0].1);
     hear(group, ServerMessage::Prepare { epoch });
     hear(group, ServerMessage::Install { view });

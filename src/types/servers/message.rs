@@ -75,12 +75,16 @@ pub struct Held {
     pub pending: Option<f64>,
     /// Since this view it is not this node's to keep: what counts from there on is not in it.
     pub left_since: Option<Epoch>,
+    /// The version that it has if the view counts which the node has installed. None: it is out of
+    /// date then.
+    pub becomes: Option<u64>,
 }
 
 /// What a node knows when it gives a view up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Promise {
-    /// The last view that it knows to have gone on. What it has of blocks is as that one left it.
+    /// The last view that it knows to have gone on. What it has of blocks is as that one left it: a
+    /// view that is only installed changes nothing.
     pub base: Epoch,
     /// Nodes of the view `base`.
     pub nodes: Vec<NodeId>,
