@@ -444,6 +444,7 @@ pub fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         after: Vec::new(),
         is_step: false,
         is_log: false,
+        voters: None,
         done: 1,
         failed: 0,
         stopped: 0,

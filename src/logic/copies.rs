@@ -161,6 +161,7 @@ impl State {
                 if let Some(copy) = self.copies.get(&job) {
                     head.after = copy.spec.work.after.iter().map(After::job).collect();
                 }
+                self.restore_vote(&head);
                 self.core.directory.merge(head);
             }
             Record::Task(record) => match self.copies.get_mut(&job) {
@@ -303,6 +304,12 @@ impl State {
         head: Option<JobHead>,
         records: Vec<Arc<TaskRecord>>,
     ) {
+        if let Some(head) = &head
+            && head.is_log
+            && !self.heeds(from, head)
+        {
+            return;
+        }
         if self.coordinators.contains_key(&job) {
             return self.learn(from, job, None, records);
         }

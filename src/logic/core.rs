@@ -10,7 +10,7 @@ use super::{
     timers::{Timer, Timers},
 };
 use nodectl_types::{
-    Answer, Attempt, BlobHash, JobId, Message, NodeId, QueryError, Record, TaskIndex, Time,
+    Answer, Attempt, BlobHash, JobId, Message, NodeId, QueryError, Record, TaskIndex, Time, Voters,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -46,8 +46,12 @@ pub struct Core {
     /// Nodes that said they do not hold a job, and the claim and version of its head that this is
     /// about.
     pub without: BTreeMap<JobId, BTreeMap<NodeId, (u32, u64)>>,
-    /// Logs of which this node heard in its present life that it is a voter, and of whose claim.
-    pub witnessed: BTreeMap<JobId, (u32, NodeId)>,
+    /// Logs of which this node heard in its present life, from the coordinator that had named them,
+    /// that it is one of these voters.
+    pub witnessed: BTreeMap<JobId, Voters>,
+    /// The last epoch of a log in which this node has voted, and for whose claim. In which its last
+    /// life has is known, not for whom.
+    pub votes: BTreeMap<JobId, (u32, Option<NodeId>)>,
     /// The next job whose copies are to be compared without any other reason.
     pub compared: JobId,
     tickets: u64,
@@ -76,6 +80,7 @@ impl Core {
             heard: BTreeSet::new(),
             without: BTreeMap::new(),
             witnessed: BTreeMap::new(),
+            votes: BTreeMap::new(),
             compared: JobId(0),
             tickets,
             owners: BTreeMap::new(),
@@ -95,14 +100,16 @@ impl Core {
         !self.members.has_company() && (lasts || !self.members.has_visitors())
     }
 
-    /// Whether this node heard, in its present life, that the newest claim to a log it knows has it
-    /// for a voter.
+    /// The voters of a log, as far as this node knows.
+    pub fn voters(&self, job: JobId) -> Option<&Voters> {
+        self.directory.get(job)?.voters.as_ref()
+    }
+
+    /// Whether this node has been one of a log's voters for as long as they decide, in its present
+    /// life: nothing can count without it, unless its process had ended.
     pub fn is_witness(&self, job: JobId) -> bool {
-        let claim = self
-            .directory
-            .get(job)
-            .map(|head| (head.epoch, head.holder));
-        claim.is_some() && self.witnessed.get(&job).copied() == claim
+        let voters = self.voters(job);
+        voters.is_some() && self.witnessed.get(&job) == voters
     }
 
     /// Sends to a peer, or to ourselves at the end of this turn.

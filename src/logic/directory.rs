@@ -5,7 +5,7 @@
 mod tests;
 
 use super::rank;
-use nodectl_types::{JobHead, JobId, limits};
+use nodectl_types::{JobHead, JobId, Voters, limits};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug)]
@@ -42,6 +42,12 @@ pub fn precedence(head: &JobHead) -> (u32, u64, u64) {
     )
 }
 
+/// The order in which voters of a log replace each other: that of the heads that named them.
+pub fn named(job: JobId, voters: &Voters) -> (u32, u64, u64) {
+    let Voters { epoch, holder, .. } = *voters;
+    (epoch, rank::weight(job, holder), voters.version)
+}
+
 /// The join of two heads of one job.
 pub fn join(a: &JobHead, b: &JobHead) -> JobHead {
     let winner = if precedence(b) > precedence(a) { b } else { a };
@@ -50,11 +56,14 @@ pub fn join(a: &JobHead, b: &JobHead) -> JobHead {
     let end = |head: &JobHead| (head.given_up, head.reason.clone());
     let (given_up, reason) = end(a).max(end(b));
     let round = a.round.max(b.round);
+    let voters = [a, b].into_iter().filter_map(|head| head.voters.as_ref());
+    let voters = voters.max_by_key(|voters| named(a.job, voters)).cloned();
     JobHead {
         cancelled,
         given_up,
         reason,
         round,
+        voters,
         ..winner.clone()
     }
 }

@@ -80,10 +80,6 @@ impl State {
     /// Someone's news of a job.
     pub(super) fn merge_head(&mut self, head: JobHead) {
         let job = head.job;
-        if head.is_log && head.replicas.contains(&self.core.me) {
-            let claim = (head.epoch, head.holder);
-            self.core.witnessed.insert(job, claim);
-        }
         let Some(before) = self.core.learn(head) else {
             // No news to the directory, but perhaps our own coordinator just put it there.
             if let Some(head) = self.core.directory.get(job).cloned() {
@@ -118,6 +114,9 @@ impl State {
             .is_none_or(|b| (b.epoch, b.holder) != (after.epoch, after.holder));
         if other_claim && !yields {
             self.compare_copy(job);
+        }
+        if after.voters != before.as_ref().and_then(|before| before.voters.clone()) {
+            self.touched.insert(job);
         }
         if self.is_resting(job) {
             self.recall_if_needed(job);
@@ -356,8 +355,15 @@ impl State {
             // It goes on: what is known of it comes first, and then its claim is due again.
             return self.recall(job);
         }
-        let spec = copy.spec.clone();
-        let epoch = head.epoch.saturating_add(1);
+        self.claim_anew(job, head.epoch.saturating_add(1));
+    }
+
+    /// Claims a job that this node keeps, in that epoch.
+    pub(super) fn claim_anew(&mut self, job: JobId, epoch: u32) {
+        let (Some(copy), Some(head)) = (self.copies.get(&job), self.core.directory.get(job)) else {
+            return;
+        };
+        let (spec, head) = (copy.spec.clone(), head.clone());
         self.core.notice(format!(
             "taking over job {job} ({}), epoch {epoch}",
             head.name

@@ -23,6 +23,7 @@
 //! | `election` | claiming jobs and yielding them |
 //! | `copies` | keeping copies of jobs' state |
 //! | `rest` | ended jobs of which only the disk knows the single tasks |
+//! | `votes` | claims to logs: which of them this node is for |
 //! | `handover` | writes that are under way when a claim is made or lost |
 //! | `resync` | bringing copies to the same contents |
 //! | `parts` | results that came together, in the parts in which they are written |
@@ -63,6 +64,7 @@ mod tests;
 pub mod timers;
 pub mod tpe;
 mod unwhole;
+mod votes;
 
 use self::{
     coordinator::Coordinator,

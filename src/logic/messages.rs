@@ -20,7 +20,9 @@ impl State {
             Message::Swim(packet) => self.swim_packet(from, packet),
             Message::Info(info) => self.peer_info(from, info),
             Message::Describe => self.describe_to(from),
-            Message::Heads(heads) => heads.into_iter().for_each(|head| self.merge_head(head)),
+            Message::Heads(heads) => heads
+                .into_iter()
+                .for_each(|head| self.hear_head(from, head)),
             Message::HeadsDigests { digests, reply } => self.heads_digests(from, &digests, reply),
             Message::Offer { head, spec } => self.offered(from, head, spec),
             Message::Declined { job, error } => self.declined(from, job, error),
@@ -63,6 +65,7 @@ impl State {
                 mark,
             } => self.caught_up(from, job, mark),
             Message::NoCopy { job, epoch } => self.no_copy(from, job, epoch),
+            Message::VoteRefused { job, epoch } => self.vote_refused(job, epoch),
             Message::Assign {
                 job,
                 epoch,

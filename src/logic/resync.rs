@@ -356,6 +356,9 @@ impl State {
             }
         };
         todo.extend(copy.lattice.unread_chunks());
+        if let Some(coordinator) = self.coordinators.get_mut(&job) {
+            coordinator.shown_by(from);
+        }
         let peer = self.core.resync.peers.entry(from).or_default();
         let (mut asked, mut writing) = (BTreeMap::new(), BTreeMap::new());
         if let Some(before) = peer.pulls.remove(&job) {

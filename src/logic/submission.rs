@@ -5,7 +5,7 @@
 use super::{DiskEffect, Effect, State, io::Asker, rank, timers::Timer};
 use nodectl_types::{
     Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, QueryError, Resources,
-    Time, limits, units::counted,
+    Time, Voters, limits, units::counted,
 };
 use rand::RngExt;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -327,6 +327,7 @@ impl State {
         self.coordinators.get(&job).is_some_and(|coordinator| {
             coordinator.is_written()
                 && (coordinator.has_second_copy(&self.core) || self.core.is_alone())
+                && coordinator.has_voters_enough(&self.core)
         })
     }
 
@@ -425,7 +426,9 @@ impl State {
 /// holders, too, until it has heard them: they may have lost it, or have given it up before they
 /// had its files. Of such a job only its coordinator knows whether it is safe.
 fn names_second(head: &JobHead) -> bool {
-    head.epoch == 1 && !head.replicas.is_empty()
+    let decide = |voters: &Voters| voters.nodes.len() > 1 && voters.former.is_empty();
+    let is_decided = !head.is_log || head.voters.as_ref().is_some_and(decide);
+    head.epoch == 1 && !head.replicas.is_empty() && is_decided
 }
 
 /// A key is of one submission: this much of it members know of a job.

@@ -25,8 +25,8 @@ impl Phase {
 
 /// Who coordinates a job, who holds its state, and how far it is.
 ///
-/// Two heads of a job merge: `cancelled`, `given_up` with its `reason`, and `round` only rise; all
-/// else is taken whole from the head with the greater `(epoch, rank of holder, version)`, where the
+/// Two heads of a job merge: `cancelled`, `given_up` with its `reason`, and `round` only rise, and
+/// the later `voters` count; all else is taken whole from the head with the greater `(epoch, rank of holder, version)`, where the
 /// rank is the rendezvous hash of (job, holder).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobHead {
@@ -61,6 +61,8 @@ pub struct JobHead {
     pub is_step: bool,
     /// The job's tasks are entries that users append, and `tasks` the most that there can be.
     pub is_log: bool,
+    /// Of a log that somebody has claimed: who decides which entries count.
+    pub voters: Option<Voters>,
     pub done: u32,
     pub failed: u32,
     /// Tasks that were cancelled one by one, by a user or by the job's sweep.
@@ -71,6 +73,43 @@ pub struct JobHead {
     pub saved: Option<Saved>,
     /// Wall clock of the holder when the phase became an ended one, else 0.
     pub ended_ms: u64,
+}
+
+/// The nodes that decide which entries of a log count: more than half of them.
+///
+/// The log's coordinator names others when more than half of those before agree, and more than half
+/// of the new ones. Until then both decide. Of two that are named the later count: by the claim
+/// that named them, as heads are ordered, then by `version`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Voters {
+    /// The claim under which they were named.
+    pub epoch: u32,
+    pub holder: NodeId,
+    /// The version of the head that named them.
+    pub version: u64,
+    /// In order, at most `limits::MAX_VOTERS`.
+    pub nodes: Vec<NodeId>,
+    /// Those before, in order, at most as many; none once the change is agreed on.
+    pub former: Vec<NodeId>,
+}
+
+impl Voters {
+    /// Under a log's first claim its coordinator decides alone.
+    pub fn first(holder: NodeId) -> Self {
+        Self {
+            epoch: 1,
+            holder,
+            version: 0,
+            nodes: vec![holder],
+            former: Vec::new(),
+        }
+    }
+
+    /// All who decide something: each set by itself.
+    pub fn sets(&self) -> impl Iterator<Item = &[NodeId]> {
+        let former = Some(self.former.as_slice());
+        std::iter::once(self.nodes.as_slice()).chain(former.filter(|former| !former.is_empty()))
+    }
 }
 
 /// A checkpoint, and the nodes that have it, at most `limits::CHECKPOINT_NODES`.
@@ -118,6 +157,7 @@ impl JobHead {
             after: spec.work.after.iter().map(After::job).collect(),
             is_step: spec.work.is_step,
             is_log: spec.work.is_log(),
+            voters: None,
             done: 0,
             failed: 0,
             stopped: 0,

@@ -107,7 +107,7 @@ pub use author::Author;
 pub use cell::{Cell, CopyDigest, Key};
 pub use gang::{Gang, GangWord};
 pub use graph::{Need, Needs, RowSet, TaskKind};
-pub use head::{JobHead, Phase, Saved};
+pub use head::{JobHead, Phase, Saved, Voters};
 pub use ids::{Attempt, BlobHash, JobId, NodeId, TaskIndex, TaskKey};
 pub use isolation::Isolation;
 pub use journal::Record;

@@ -106,6 +106,8 @@ pub const HEADS_BUCKETS: usize = 64;
 pub const REPLICA_WINDOW_BYTES: usize = 16 << 20;
 /// Copies of a job's state: its coordinator's and two more.
 pub const JOB_REPLICAS: usize = 3;
+/// Nodes that decide which entries of a log count, at most.
+pub const MAX_VOTERS: usize = 8;
 
 /// GPUs of a node whose load is remembered: as many as its memory of it has room for.
 pub const HISTORY_GPUS: usize = 10;

@@ -2,7 +2,7 @@
 
 use nodectl_types::{
     Admits, Answer, Author, CopyDigest, Gang, GangWord, JobHead, JobSpec, KeptSecret, Message,
-    NodeInfo, Query, Roster, RowSet, WorkSpec,
+    NodeInfo, Query, Roster, RowSet, Voters, WorkSpec,
     event::ClusterEvent,
     history::{GpuPage, LoadPage},
     limits,
@@ -129,6 +129,7 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
         | Message::ReplicateKept { .. }
         | Message::CaughtUp { .. }
         | Message::NoCopy { .. }
+        | Message::VoteRefused { .. }
         | Message::Recall { .. }
         | Message::NeedWork { .. }
         | Message::Sync { .. }
@@ -279,6 +280,8 @@ fn validate_head(head: &JobHead) -> Result<(), BadMessage> {
         .as_ref()
         .is_none_or(|saved| saved.nodes.len() <= limits::CHECKPOINT_NODES);
     check(is_narrow, "a checkpoint on too many nodes")?;
+    let is_few = |voters: &Voters| voters.sets().all(|set| set.len() <= limits::MAX_VOTERS);
+    check(head.voters.as_ref().is_none_or(is_few), "too many voters")?;
     check(is_small(head), "an oversized job head")
 }
 

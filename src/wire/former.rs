@@ -182,6 +182,7 @@ impl From<FormerHead> for JobHead {
             after: Vec::new(),
             is_step: false,
             is_log: false,
+            voters: None,
             done: head.done,
             failed: head.failed,
             stopped: head.stopped,

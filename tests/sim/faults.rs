@@ -2,7 +2,7 @@
 
 use crate::{
     disk::Damage,
-    plan::{Fault, Item, Moment, Plan, Victim, ms},
+    plan::{Act, Fault, Item, Moment, Plan, Victim, ms},
     world::{Event, World},
 };
 use nodectl_logic::Input;
@@ -512,7 +512,7 @@ impl World {
 }
 
 impl Plan {
-    /// Queues that overflow, and records that turn bad where nothing else is lost.
+    /// Queues that overflow, and records that turn bad where nothing else is lost, nor may be.
     pub fn draw_limits(&mut self, rng: &mut StdRng) {
         if rng.random_bool(0.05) {
             self.net.queue = Some(rng.random_range(16..128));
@@ -523,7 +523,9 @@ impl Plan {
                 Item::Fault(Fault::Lose { .. } | Fault::Damage { .. } | Fault::Copy { .. })
             )
         };
-        if self.machines.len() > 1 && !self.items.iter().any(loses) && rng.random_bool(0.12) {
+        let is_log = |(_, item): &(Duration, Item)| matches!(item, Item::Act(Act::Log(_)));
+        let may_rot = !self.items.iter().any(|item| loses(item) || is_log(item));
+        if self.machines.len() > 1 && may_rot && rng.random_bool(0.12) {
             let evil = rng.random_bool(0.5);
             let rot = Fault::Rot {
                 victim: self.draw_victim(rng, evil),

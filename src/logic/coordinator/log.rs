@@ -3,11 +3,12 @@
 //! more: entries have one order.
 //!
 //! Results of two sides of a partition have a join; orders have none. So a log has one coordinator
-//! at a time that takes entries. Its *voters* are the holders that its head names. An entry counts
-//! once it is on the disks of more than half of them, or of all whose processes are not known to
-//! have ended; and who takes over appends nothing, and tells of nothing, before it has heard as
-//! many. Two such sets of nodes have one in common, so it knows all that was told. A voter is
-//! replaced only when its process is known to have ended.
+//! at a time that takes entries, and voters, which `voters` is about. An entry counts once it is on
+//! the disks of more than half of them. Who claims the log appends nothing, and tells of nothing,
+//! before more than half of them have given it their vote, and shown what they have. Two such sets
+//! of nodes have one in common, so it knows all that was told.
+
+mod voters;
 
 use super::{Coordinator, stopping::Waiter};
 use crate::{
@@ -17,11 +18,10 @@ use crate::{
     lattice::Lattice,
 };
 use nodectl_types::{
-    Answer, Attempt, NodeId, Outcome, QueryError, TaskIndex, TaskRecord, Time, limits,
-    query::EntryKey,
+    Answer, Attempt, Outcome, QueryError, TaskIndex, TaskRecord, Time, limits, query::EntryKey,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
@@ -43,12 +43,7 @@ pub struct Appended {
 
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    /// Voters of the claim before whose copies are here.
-    heard: BTreeSet<NodeId>,
-    /// The claim before said in this life of this node that it is a voter: then it had what
-    /// counted, and those whose processes have ended need not be heard. Who only reads so on its
-    /// own disk may have missed what counted since.
-    is_witness: bool,
+    ballot: voters::Ballot,
     /// When this node last saw too few members to begin a log.
     few_at: Option<Time>,
     /// Entries are taken: all that counted under earlier claims is here.
@@ -69,7 +64,7 @@ pub(super) struct Log {
 impl Log {
     pub(super) fn new(is_witness: bool) -> Self {
         Self {
-            is_witness,
+            ballot: voters::Ballot::new(is_witness),
             ..Self::default()
         }
     }
@@ -122,7 +117,9 @@ impl Coordinator {
 
     /// Once a turn, before what was accepted is written.
     pub(super) fn step_log(&mut self, core: &mut Core, lattice: &Lattice) {
+        self.ask_for_votes(core);
         self.open_log(core, lattice);
+        self.review_voters(core, lattice);
         self.take_entries(core, lattice);
     }
 
@@ -143,55 +140,6 @@ impl Coordinator {
         for (waiter, entry) in told {
             core.answer(waiter.asker, Ok(Answer::Appended { entry }));
         }
-    }
-
-    /// A copy is here of one who held the log under an earlier claim.
-    pub(super) fn log_heard(&mut self, node: NodeId) {
-        if let Some(log) = &mut self.log {
-            log.heard.insert(node);
-        }
-    }
-
-    /// Whether all that counted under earlier claims is here, as far as those tell who are to be
-    /// heard. Other jobs wait for nobody who is away.
-    pub(super) fn has_heard_voters(&self, core: &Core) -> bool {
-        let Some(log) = &self.log else {
-            return true;
-        };
-        let is_heard = |node: &NodeId| log.heard.contains(node);
-        let need_not = |node: &NodeId| log.is_witness && core.members.is_over(*node);
-        log.open || is_quorum(core, &self.former, is_heard, need_not)
-    }
-
-    /// Voters that are still to be heard before entries are taken.
-    pub(super) fn unheard_voters(&self) -> Vec<NodeId> {
-        let is_unheard = |node: &NodeId| {
-            let heard = self
-                .log
-                .as_ref()
-                .is_some_and(|log| log.heard.contains(node));
-            !heard
-        };
-        let former = self.former.iter().copied();
-        former
-            .filter(|node| self.log.is_some() && is_unheard(node))
-            .collect()
-    }
-
-    /// Whether what these nodes have, beside this one, may count.
-    pub(super) fn is_kept_by_quorum(&self, core: &Core, has: impl Fn(&NodeId) -> bool) -> bool {
-        let voters: BTreeSet<_> = self.head(core).replicas.iter().copied().collect();
-        let is_over = |node: &NodeId| core.members.is_over(*node);
-        self.log.is_none() || is_quorum(core, &voters, has, is_over)
-    }
-
-    /// Voters stay so, though they are away, until their processes are known to have ended.
-    pub(super) fn kept_voters(&self, core: &Core) -> Vec<NodeId> {
-        let named = self.head(core).replicas.iter().copied();
-        let stays = |node: &NodeId| *node != core.me && !core.members.is_over(*node);
-        named
-            .filter(|node| self.log.is_some() && stays(node))
-            .collect()
     }
 
     /// What another holder has and this claim did not learn before it took entries: it never
@@ -251,6 +199,7 @@ impl Coordinator {
         if let Some(log) = &mut self.log {
             (log.open, log.end, log.keys_from) = (true, end, end);
         }
+        self.confirm_voters(core, lattice);
     }
 
     /// A log that is begun on both sides of a cut would be two: only where more than half of the
@@ -331,17 +280,4 @@ impl Coordinator {
         let log = self.log.as_mut();
         log.map_or_else(Vec::new, |log| log.dismiss(|_| true))
     }
-}
-
-/// Whether voters that have something, and this node, are more than half of them all, or all that
-/// need it.
-fn is_quorum(
-    core: &Core,
-    voters: &BTreeSet<NodeId>,
-    has: impl Fn(&NodeId) -> bool,
-    need_not: impl Fn(&NodeId) -> bool,
-) -> bool {
-    let others = || voters.iter().filter(|node| **node != core.me);
-    let with = 1 + others().filter(|node| has(node)).count();
-    2 * with > 1 + others().count() || others().all(|node| has(node) || need_not(node))
 }

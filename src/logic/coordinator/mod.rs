@@ -252,6 +252,8 @@ impl Coordinator {
             search: search::Search::new(&spec.params, spec.work.sweep.as_ref(), lattice),
             spec,
         };
+        let mut head = head;
+        coordinator.claim_votes(core, &mut head);
         if recover || head.epoch > 1 {
             coordinator.begin_recovery(core);
         }
@@ -362,7 +364,7 @@ impl Coordinator {
     /// Nobody is there who could keep copies of what this node keeps; nor anywhere else, if the job
     /// is a log.
     fn is_alone(&self, core: &Core) -> bool {
-        core.is_alone() && self.is_kept_by_quorum(core, |_| false)
+        core.is_alone() && self.is_kept_by_voters(core, |_| false)
     }
 
     /// Called once a turn in which something happened: orders what can be ordered, ends the job
@@ -637,4 +639,5 @@ pub fn is_worth_storing(before: &JobHead, after: &JobHead) -> bool {
     facts(before) != facts(after)
         || before.replicas != after.replicas
         || before.saved != after.saved
+        || before.voters != after.voters
 }

@@ -79,7 +79,7 @@ impl Coordinator {
             .unheard
             .union(&recovery.uncompared)
             .copied()
-            .chain(self.unheard_voters())
+            .chain(self.unheard_voters(core))
             .collect();
         let names: Vec<_> = nodes
             .into_iter()

@@ -132,7 +132,7 @@ impl Coordinator {
     /// What a node showed of its copy is all here, or it has none.
     pub fn compared(&mut self, core: &mut Core, lattice: &Lattice, node: NodeId) {
         self.absent.remove(&node);
-        self.log_heard(node);
+        self.voter_heard(node);
         if let Some(recovery) = &mut self.recovery {
             recovery.uncompared.remove(&node);
             recovery.compared.insert(node);
@@ -183,7 +183,8 @@ impl Coordinator {
             self.reopen(task);
         }
         let limit = self.failure_limit(core);
-        let is_open = |task: TaskIndex| !lattice.has_ended(task, limit);
+        // What runs of a task whose result is lost may bring another.
+        let is_open = |task: TaskIndex| !lattice.has_ended(task, limit) || lattice.is_unread(task);
         let (mut over, mut surplus) = (Vec::new(), Vec::new());
         for key in held {
             if !is_open(key.0) {

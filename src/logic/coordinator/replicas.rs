@@ -92,6 +92,7 @@ impl Coordinator {
         if !self.kept {
             return;
         }
+        self.recruit_voters(core);
         let now = core.mono();
         let sound = self
             .replicas
@@ -129,6 +130,16 @@ impl Coordinator {
         for node in ranked.into_iter().take(missing) {
             self.replicas.insert(node, Replica::new(now));
             self.offer(core, node);
+        }
+    }
+
+    /// Whoever decides what counts of a log gets all of it.
+    fn recruit_voters(&mut self, core: &mut Core) {
+        for node in self.kept_voters(core) {
+            if core.members.is_reachable(node) && !self.replicas.contains_key(&node) {
+                self.replicas.insert(node, Replica::new(core.mono()));
+                self.offer(core, node);
+            }
         }
     }
 
@@ -227,6 +238,15 @@ impl Coordinator {
             .is_some_and(|replica| replica.is_current)
     }
 
+    /// Replicas that are here and have all that counts.
+    pub(super) fn current_replicas(&self, core: &Core) -> Vec<NodeId> {
+        let is_sound = |(node, replica): &(&NodeId, &Replica)| {
+            replica.is_current && replica.problem.is_none() && core.members.is_alive(**node)
+        };
+        let sound = self.replicas.iter().filter(is_sound);
+        sound.map(|(node, _)| *node).collect()
+    }
+
     /// Another node that may be alive has had all that counted. Who only held the job before a
     /// takeover may have lost it since.
     pub fn has_second_copy(&self, core: &Core) -> bool {
@@ -237,7 +257,7 @@ impl Coordinator {
 
     /// Replicas enough have all that counts.
     pub(super) fn has_current_replicas(&self, core: &Core) -> bool {
-        self.has_current_replica() && self.is_kept_by_quorum(core, |node| self.is_current(*node))
+        self.has_current_replica() && self.is_kept_by_voters(core, |node| self.is_current(*node))
     }
 
     pub(super) fn has_current_replica(&self) -> bool {
@@ -306,6 +326,7 @@ impl Coordinator {
         if let Some(recovery) = &mut self.recovery {
             recovery.still_named.remove(&from);
         }
+        self.voter_has_none(from);
         if let Some(replica) = self.replicas.get_mut(&from) {
             *replica = Replica::new(core.mono());
             self.offer(core, from);
@@ -412,6 +433,7 @@ impl Coordinator {
         ticket: u64,
     ) {
         let now = core.mono();
+        self.vote_came(core, from, ticket);
         if let Some(replica) = self.replicas.get_mut(&from) {
             replica.in_flight.remove(&ticket);
             (replica.heard, replica.problem) = (now, None);

@@ -236,6 +236,17 @@ impl ResultPipeline {
             .min()
     }
 
+    /// A head is still on its way.
+    pub(super) fn is_under_way(&self, ticket: u64) -> bool {
+        self.batches.contains_key(&ticket)
+    }
+
+    /// What is on its way is a head alone.
+    pub(super) fn is_head(&self, ticket: u64) -> bool {
+        let batch = self.batches.get(&ticket);
+        batch.is_some_and(|batch| batch.records.is_empty())
+    }
+
     /// As much as may be on its way is.
     pub(super) fn is_full(&self) -> bool {
         self.batches
@@ -281,7 +292,10 @@ impl Coordinator {
         let mut known: Vec<Try> = Vec::new();
         for record in finished {
             let key = (record.task, record.attempt);
-            let is_over = matches!(lattice.cell(record.task), Cell::Done(_) | Cell::Cancelled);
+            // In place of a result that is lost another one will do.
+            let is_wanted = record.is_done() && lattice.is_unread(record.task);
+            let is_over =
+                matches!(lattice.cell(record.task), Cell::Done(_) | Cell::Cancelled) && !is_wanted;
             if record.task >= lattice.tasks() || is_over {
                 self.drop_active(from, key.0, key.1);
                 // What only this node has beside the one that tells of it is not safe yet: that one
@@ -456,7 +470,7 @@ impl Coordinator {
 
     /// Whether such a head is still on its way.
     pub(super) fn is_on_its_way(&self, ticket: u64) -> bool {
-        self.results.batches.contains_key(&ticket)
+        self.results.is_under_way(ticket)
     }
 
     /// Writes something that nobody waits for.
@@ -569,14 +583,19 @@ impl Coordinator {
     /// If a batch is durable, it counts: it is on this node's disk, and on that of a replica that
     /// has everything else, too; and this node will not give the job up for want of its files.
     pub(super) fn settle(&mut self, core: &mut Core, lattice: &mut Lattice, ticket: u64) {
-        let alone = self.is_alone(core);
+        let alone = self.is_alone(core) || self.is_agreed_alone(core, ticket);
         let Some(batch) = self.results.batches.get(&ticket) else {
             return;
         };
-        // A head stands for itself.
-        let is_complete = |node: &NodeId| batch.records.is_empty() || self.is_current(*node);
+        // A head stands for itself, unless it says who decides on all that counts.
+        let stands_alone = batch.records.is_empty() && !self.is_change_of_voters(ticket);
+        let is_complete = |node: &NodeId| stands_alone || self.is_current(*node);
         let has = |node: &NodeId| batch.kept_by.contains(node) && is_complete(node);
-        let is_safe = batch.kept_by.iter().any(is_complete) && self.is_kept_by_quorum(core, has);
+        let is_kept = match batch.records.is_empty() {
+            true => self.is_agreed_by_voters(core, has),
+            false => self.is_kept_by_voters(core, has),
+        };
+        let is_safe = batch.kept_by.iter().any(is_complete) && is_kept;
         if !batch.written || !(alone || is_safe) || self.awaits_inputs() {
             return;
         }
@@ -671,27 +690,5 @@ impl Coordinator {
             }
         }
         self.keep_parts(core, from, chunk, in_parts(news));
-    }
-
-    fn keep_learned(
-        &mut self,
-        core: &mut Core,
-        from: NodeId,
-        chunk: Option<PulledChunk>,
-        records: Vec<Arc<TaskRecord>>,
-    ) {
-        if records.is_empty() {
-            if let Some(chunk) = chunk {
-                core.resync.written(from, self.job, chunk, true);
-            }
-            return;
-        }
-        // Whoever sent them may still be writing them itself: like every replica it says so when it
-        // has.
-        let batch = RecordBatch {
-            pulled: chunk.map(|chunk| (from, chunk)),
-            ..RecordBatch::new(records, core.mono())
-        };
-        self.keep(core, batch);
     }
 }

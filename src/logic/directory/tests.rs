@@ -27,6 +27,7 @@ prop_compose! {
             after: Vec::new(),
             is_step: false,
             is_log: false,
+            voters: None,
             done: 0,
             failed: 0,
             stopped: 0,

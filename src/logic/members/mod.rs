@@ -258,6 +258,11 @@ impl Members {
         self.forgotten.contains(&node) || self.peers.get(&node).is_some_and(is_gone)
     }
 
+    /// A person said that the node is dead for good.
+    pub fn is_forgotten(&self, node: NodeId) -> bool {
+        self.forgotten.contains(&node)
+    }
+
     /// How many members were lost and may go on somewhere.
     pub fn cut_off(&self) -> usize {
         self.peers.values().filter(|peer| peer.is_cut_off()).count()

@@ -118,6 +118,7 @@ fn head(job: u64, phase: Phase) -> JobHead {
         after: Vec::new(),
         is_step: false,
         is_log: false,
+        voters: None,
         done: 0,
         failed: 0,
         stopped: 0,

@@ -106,6 +106,7 @@ fn as_before(record: Record) -> Record {
             is_step: false,
             given_up: 0,
             is_log: false,
+            voters: None,
             ..head
         }),
         Record::Task(task) => Record::Task(Arc::new(TaskRecord {

@@ -15,7 +15,7 @@ use nodectl_types::{
     JobId, JobSpec, KeptSecret, Key, MakingEnvironment, Message, Need, Needs, NodeId, NodeInfo,
     NodeLoad, Outcome, OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError,
     Record, Replacement, Resources, Roster, RowSet, Saved, SearchAxis, SearchSpace, Standing,
-    TaskKind, TaskRecord, Value, WorkSpec,
+    TaskKind, TaskRecord, Value, Voters, WorkSpec,
     event::{ClusterEvent, EventKind, EventSubject},
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
@@ -45,6 +45,7 @@ const ATTEMPT: Attempt = Attempt {
 pub fn messages() -> Vec<Message> {
     let mut all = membership();
     all.extend(replication());
+    all.push(Message::VoteRefused { job: JOB, epoch: 3 });
     all.extend(execution());
     all.extend(
         queries()

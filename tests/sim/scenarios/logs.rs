@@ -2,10 +2,11 @@
 
 use crate::{
     logs::LogPlan,
-    plan::Act,
+    plan::{Act, Fault},
     script::{Scenario, Script},
 };
 use nodectl_types::JobId;
+use std::time::Duration;
 
 pub const ALL: &[Scenario] = &[
     (
@@ -20,6 +21,11 @@ pub const ALL: &[Scenario] = &[
     (
         "logs::who_is_lost_for_good_is_waited_for_until_it_is_forgotten",
         who_is_lost_for_good_is_waited_for_until_it_is_forgotten,
+    ),
+    ("logs::cuts_overlap", cuts_overlap),
+    (
+        "logs::what_the_last_voter_took_alone_is_waited_for",
+        what_the_last_voter_took_alone_is_waited_for,
     ),
 ];
 
@@ -114,4 +120,54 @@ pub fn who_is_lost_for_good_is_waited_for_until_it_is_forgotten() {
     script.until(60.0, "the other goes on", |world| {
         world.log_entries(0) > before
     });
+}
+
+/// One cut after the other before the last has healed, some of them in one direction only.
+pub fn cuts_overlap() {
+    for seed in 1..=20 {
+        let mut script = Script::seeded(5, seed);
+        begin(&mut script, 200);
+        until_written(&mut script, 10);
+        for step in 0..12u64 {
+            let sides = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (4 * step);
+            script.world.strike(Fault::Cut {
+                sides,
+                one_way: step % 3 == seed % 3,
+                lasts: Duration::from_millis(3_000 + 700 * step),
+            });
+            script.run(1.5 + 0.25 * (seed % 5) as f64);
+        }
+        script.settle();
+    }
+}
+
+/// Two of three voters end, one after the other, and come back when the third is down that went on
+/// without them.
+pub fn what_the_last_voter_took_alone_is_waited_for() {
+    let mut script = Script::of(3);
+    let job = begin(&mut script, 2_000);
+    until_written(&mut script, 10);
+    let (last, others) = (script.coordinator(job), script.replicas(job));
+    for node in &others {
+        script.kill(*node);
+        script.run(5.0);
+        let before = script.world.log_entries(0);
+        script.until(10.0, "those who are left go on", |world| {
+            world.log_entries(0) > before + 20
+        });
+    }
+    script.kill(last);
+    for node in &others {
+        script.start(*node);
+    }
+    script.run(15.0);
+    let before = script.world.log_entries(0);
+    script.run(20.0);
+    assert_eq!(
+        script.world.log_entries(0),
+        before,
+        "nobody else has what it took"
+    );
+    script.start(last);
+    script.settle();
 }

@@ -7,6 +7,29 @@ use crate::{
 };
 
 impl Coordinator {
+    /// Writes what another holder had, here and on the replicas.
+    fn keep_learned(
+        &mut self,
+        core: &mut Core,
+        from: NodeId,
+        chunk: Option<PulledChunk>,
+        records: Vec<Arc<TaskRecord>>,
+    ) {
+        if records.is_empty() {
+            if let Some(chunk) = chunk {
+                core.resync.written(from, self.job, chunk, true);
+            }
+            return;
+        }
+        // Whoever sent them may still be writing them itself: like every replica it says so when it
+        // has.
+        let batch = RecordBatch {
+            pulled: chunk.map(|chunk| (from, chunk)),
+            ..RecordBatch::new(records, core.mono())
+        };
+        self.keep(core, batch);
+    }
+
     pub(super) fn fetch(&mut self, core: &mut Core, awaited: Awaited) {
         let ticket = awaited.fetching.begin(core, self.job);
         self.results.awaited.insert(ticket, awaited);

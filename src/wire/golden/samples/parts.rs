@@ -88,6 +88,13 @@ pub fn head() -> JobHead {
         after: vec![JobId(1)],
         is_step: true,
         is_log: true,
+        voters: Some(Voters {
+            epoch: 2,
+            holder: NODE,
+            version: 5,
+            nodes: vec![NODE, NodeId([8; 32])],
+            former: vec![NODE],
+        }),
         done: 4,
         failed: 1,
         stopped: 2,
