@@ -19,6 +19,8 @@ const AT_ONCE: usize = 8;
 /// until somebody comes.
 const PAUSE: Duration = Duration::from_secs(5);
 const MOST_DOUBLINGS: u32 = 6;
+/// Records that nobody has brought after the holders were asked so often are lost.
+const MOST_ASKED: u32 = 3;
 
 #[derive(Debug, Default)]
 pub struct Healing {
@@ -106,6 +108,7 @@ impl State {
             copy.is_some_and(|copy| !copy.lattice.unread_chunks().is_empty())
         };
         self.healing.unread.retain(|job, _| is_unread(job));
+        self.give_up_unread();
         for (job, (at, tries)) in &mut self.healing.unread {
             if *at > now {
                 continue;
@@ -121,6 +124,29 @@ impl State {
             for node in others {
                 self.core.resync.show(node, *job, true);
             }
+        }
+    }
+
+    /// Gives up records that cannot be read, of jobs that this node coordinates, if every holder is
+    /// here and has shown its copy several times: nobody has them, and their tasks are done again.
+    fn give_up_unread(&mut self) {
+        let all_have_shown = |job: &JobId| {
+            let holders = self.core.directory.get(*job).map(|head| head.holders());
+            let mut holders = holders.into_iter().flatten();
+            holders.all(|node| {
+                self.core.members.is_reachable(node) && !self.core.resync.is_comparing(node, *job)
+            })
+        };
+        let given_up = self.healing.unread.iter().filter(|(job, (_, tries))| {
+            let coordinator = self.coordinators.get(job);
+            let is_ours = coordinator.is_some_and(|coordinator| !coordinator.is_log());
+            *tries >= MOST_ASKED && is_ours && all_have_shown(job)
+        });
+        for job in given_up.map(|(job, _)| *job).collect::<Vec<_>>() {
+            self.with_coordinator(job, |coordinator, core, copy| {
+                let lost = copy.lattice.forget_unread();
+                coordinator.do_again(core, &copy.lattice, lost);
+            });
         }
     }
 

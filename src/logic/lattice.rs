@@ -160,9 +160,8 @@ impl Lattice {
     /// the job's is never news.
     pub fn merge(&mut self, record: &TaskRecord) -> bool {
         let (task, cell) = (record.task, Cell::of(record));
-        let before = self.cell(task);
-        if self.replaces_lost(task, cell) && cell != before {
-            self.set(task, before, cell);
+        if self.replaces_lost(task, cell) {
+            self.replace(task, cell);
         }
         if cell >= self.cell(task) {
             self.unread.remove(&task);
@@ -170,13 +169,25 @@ impl Lattice {
         self.join_cell(task, cell)
     }
 
-    /// Whether a record takes the place of one that cannot be read any more: the same one, or
-    /// another result. Of two results the lesser is worth more than one that this disk has lost;
-    /// if another disk has that one still, it comes from there.
+    /// Whether a record takes the place of one that cannot be read any more: one that says as much
+    /// of the task. The lesser of two is worth more than one that this disk has lost; if another
+    /// disk has that one still, it comes from there.
     fn replaces_lost(&self, task: TaskIndex, cell: Cell) -> bool {
-        let before = self.cell(task);
-        let is_other = before.is_done() && cell.is_done();
-        self.is_unread(task) && (cell == before || is_other)
+        let says_as_much = match (self.cell(task), cell) {
+            (Cell::Done(_), Cell::Done(_)) | (Cell::Failed { .. }, Cell::Failed { .. }) => true,
+            (before, cell) => before == cell,
+        };
+        says_as_much && self.is_unread(task)
+    }
+
+    /// Gives up what cannot be read any more, as if it had never been known: no other holder has
+    /// it. Returns the tasks.
+    pub fn forget_unread(&mut self) -> BTreeSet<TaskIndex> {
+        let lost = std::mem::take(&mut self.unread);
+        for task in &lost {
+            self.replace(*task, Cell::Unknown);
+        }
+        lost
     }
 
     /// A task's record cannot be read any more; false if that is known, or there was none.
@@ -206,9 +217,14 @@ impl Lattice {
         }
         let before = self.cell(task);
         let after = before.join(cell);
-        if after == before {
-            return false;
+        if after != before {
+            self.replace(task, after);
         }
+        after != before
+    }
+
+    fn replace(&mut self, task: TaskIndex, after: Cell) {
+        let before = self.cell(task);
         self.set(task, before, after);
         match before {
             Cell::Failed { count, .. } => {
@@ -218,10 +234,11 @@ impl Lattice {
                 }
             }
             Cell::Cancelled => self.cancelled -= 1,
-            Cell::Unknown | Cell::Done(_) => {}
+            Cell::Done(_) => self.done -= 1,
+            Cell::Unknown => {}
         }
         match after {
-            Cell::Done(_) => self.done += u32::from(!before.is_done()),
+            Cell::Done(_) => self.done += 1,
             Cell::Cancelled => self.cancelled += 1,
             Cell::Failed { count, .. } => {
                 self.failed.insert(task);
@@ -229,7 +246,6 @@ impl Lattice {
             }
             Cell::Unknown => {}
         }
-        true
     }
 
     fn set(&mut self, task: TaskIndex, before: Cell, after: Cell) {

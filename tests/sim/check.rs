@@ -248,6 +248,15 @@ impl World {
         if self.checker.repeated.insert((job, task)) {
             self.statistics.repeated += 1;
         }
+        if self
+            .machines
+            .iter()
+            .any(|machine| machine.disk.is_rotten(job, task))
+        {
+            // It turned bad on the one disk that had it.
+            self.branch("a task is done again whose record turned bad");
+            return;
+        }
         let claims: Vec<_> = self
             .claims(job)
             .into_iter()
@@ -360,11 +369,11 @@ impl World {
             let directory = &state.core().directory;
             directory.get(job).is_some_and(over) || directory.is_removed(job)
         });
-        is_over
-            || self
-                .machines
-                .iter()
-                .any(|machine| on_disk(machine.disk.cell(job, task)))
+        // Who had a record that turned bad goes on to know what it said.
+        let knows = |machine: &Machine| {
+            machine.disk.is_rotten(job, task) || on_disk(machine.disk.cell(job, task))
+        };
+        is_over || self.machines.iter().any(knows)
     }
 
     /// A record reaches the user.

@@ -3,7 +3,8 @@
 
 use super::{Coordinator, startup::Startups};
 use crate::{core::Core, lattice::Lattice};
-use nodectl_types::Phase;
+use nodectl_types::{Phase, TaskIndex};
+use std::collections::BTreeSet;
 
 impl Coordinator {
     /// Should the job go on, all that is open of it is ordered.
@@ -65,6 +66,18 @@ impl Coordinator {
         (head.phase, head.ended_ms) = (Phase::Running, 0);
         self.reopened(core);
         self.publish(core, lattice, head);
+    }
+
+    /// Nothing is known of these tasks any more.
+    pub fn do_again(&mut self, core: &mut Core, lattice: &Lattice, tasks: BTreeSet<TaskIndex>) {
+        core.notice(format!(
+            "job {}: {} of its records are lost: no node that holds the job has them, and their tasks are done again",
+            self.job,
+            tasks.len()
+        ));
+        self.order_anew(core, lattice);
+        tasks.into_iter().for_each(|task| self.reopen(task));
+        self.wake(core);
     }
 
     /// A head that says that all is done, beside a task of which nobody knows anything any more:
