@@ -459,6 +459,7 @@ impl State {
                 "job {job}: {name} cannot read its copy of the results: {error}"
             ));
             return self.with_coordinator(job, |coordinator, core, copy| {
+                coordinator.cannot_show(from);
                 coordinator.compared(core, &copy.lattice, from);
             });
         }

@@ -244,6 +244,8 @@ impl State {
         self.aside.remove(&job);
         self.retained.ended.remove(&job);
         self.core.without.remove(&job);
+        self.core.witnessed.remove(&job);
+        self.core.votes.remove(&job);
         self.core.resync.forget(job);
         self.core.effects.push(Effect::ForgetJob { job });
     }

@@ -62,6 +62,11 @@ const SEEDS: &[(u64, &str)] = &[
         702069,
         "of two results of one epoch the one that counts more was lost, and the other not taken",
     ),
+    (722039, "the same, of failures"),
+    (
+        721546,
+        "the only record of a result was lost, and who did the task again was stopped",
+    ),
 ];
 
 pub fn that_have_shown_something() {

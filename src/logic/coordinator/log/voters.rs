@@ -122,6 +122,13 @@ impl Coordinator {
         }
     }
 
+    /// A node cannot read all of what it has shown.
+    pub fn cannot_show(&mut self, node: NodeId) {
+        if let Some(log) = &mut self.log {
+            log.ballot.shown.remove(&node);
+        }
+    }
+
     /// All is here that a node has shown.
     pub(in super::super) fn voter_heard(&mut self, node: NodeId) {
         if let Some(log) = &mut self.log
