@@ -1,0 +1,275 @@
+"""What the Python front ends take beside the tools whose place they take, on the same work in the same run on one machine:
+
+    python3 benches/python/peers.py [WHAT...] [--trials 3] [--rules 100]
+
+WHAT is any of joblib, futures, parsl and snakemake; all if missing. A virtual environment with the peers is made in target/peers once;
+what cannot be installed is skipped, with the reason. Each side starts its workers before the clock does, the sides take turns, and a
+first turn of each does not count. Ratios are nodectl's seconds over the peer's: less than 1 is faster.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+HOME = os.path.join(ROOT, "target", "peers")
+#: Installed one after the other: where one cannot be had, the others are measured.
+PEERS = {
+    "joblib": ["joblib", "scikit-learn", "distributed"],
+    "futures": ["distributed", "cloudpickle"],
+    "ray": ["ray"],
+    "parsl": ["parsl", "cloudpickle"],
+    "snakemake": ["snakemake", "snakemake-interface-executor-plugins"],
+}
+WORKERS = 2
+#: Jobs of Snakemake at a time: they sleep, so cores are counted, not used.
+AT_ONCE = 8
+
+
+def make_environment(wanted):
+    """Has the programs below `HOME` run this file, with what can be installed."""
+    python = os.path.join(HOME, "bin", "python")
+    if not os.path.exists(python):
+        venv.create(HOME, with_pip=True, symlinks=True)
+    for name in wanted:
+        ready = os.path.join(HOME, "has-" + name)
+        if os.path.exists(ready):
+            continue
+        line = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PEERS[name]]
+        done = subprocess.run(line, capture_output=True, text=True)
+        if done.returncode == 0:
+            open(ready, "w").close()
+        else:
+            last = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+            print("SKIPPED: %s: cannot be installed: %s" % (name, last), flush=True)
+    return python
+
+
+def has(name):
+    return os.path.exists(os.path.join(HOME, "has-" + name))
+
+
+def compare(what, sides, trials):
+    """A line: the median seconds of nodectl's side, the first, and of each other one, and their ratio."""
+    seconds = {name: [] for name, _ in sides}
+    for trial in range(trials + 1):
+        for name, work in sides:
+            began = time.perf_counter()
+            work()
+            if trial:
+                seconds[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(of) for name, of in seconds.items()}
+    ours = medians.pop("nodectl")
+    told = ["%s %.3f s, ratio %.2f" % (name, taken, ours / taken) for name, taken in medians.items()]
+    print("%-34s nodectl %.3f s; %s" % (what, ours, "; ".join(told)), flush=True)
+
+
+@contextlib.contextmanager
+def dask_client(directory):
+    from dask.distributed import Client
+
+    client = Client(n_workers=WORKERS, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=directory)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def joblib_peers(options, directory):
+    import warnings
+
+    import joblib
+    import joblib_backends
+
+    import nodectl.joblib
+
+    warnings.simplefilter("ignore")
+    nodectl.joblib.register()
+
+    def on(backend, work):
+        def run():
+            with joblib.parallel_config(backend):
+                work()
+
+        return run
+
+    with dask_client(directory):
+        for what, work in (("grid search, 60 fits", joblib_backends.search), ("2,000 short calls", joblib_backends.short_calls)):
+            compare("joblib: " + what, [(name, on(name, work)) for name in ("nodectl", "dask", "loky")], options.trials)
+        for workers in list(nodectl.joblib._open):
+            workers.pool.close()
+
+
+def nothing(number):
+    return number
+
+
+def pause(number):
+    time.sleep(0.05)
+    return number
+
+
+def add(one, other):
+    return one + other
+
+
+def futures_peers(options, directory):
+    import nodectl.futures
+
+    def calls(submit, result, function, count):
+        return lambda: [result(future) for future in [submit(function, number) for number in range(count)]]
+
+    def tree(submit, result):
+        def run():
+            level = [submit(nothing, number) for number in range(16)]
+            while len(level) > 1:
+                level = [submit(add, one, other) for one, other in zip(level[::2], level[1::2])]
+            assert result(level[0]) == 120
+
+        return run
+
+    def of(future):
+        return future.result()
+
+    with dask_client(directory) as client, ray_calls() as ray:
+
+        def dask_submit(function, *arguments):
+            return client.submit(function, *arguments, pure=False)
+
+        sides = [("nodectl", nodectl.futures.submit, of), ("dask", dask_submit, of), *ray]
+        for what, function, count in (("40 calls that do nothing", nothing, 40), ("40 calls of 50 ms", pause, 40)):
+            compare("futures: " + what, [(name, calls(submit, result, function, count)) for name, submit, result in sides], options.trials)
+        compare("futures: a tree of 31 calls", [(name, tree(submit, result)) for name, submit, result in sides], options.trials)
+
+
+@contextlib.contextmanager
+def ray_calls():
+    """Ray core's way to call a function, if it is there."""
+    if not has("ray"):
+        yield []
+        return
+    import ray
+
+    ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="error")
+    remotes = {}
+
+    def submit(function, *arguments):
+        if function not in remotes:
+            remotes[function] = ray.remote(function)
+        return remotes[function].remote(*arguments)
+
+    try:
+        yield [("ray", submit, ray.get)]
+    finally:
+        ray.shutdown()
+
+
+def parsl_peers(options, directory):
+    import parsl
+    from parsl.executors import HighThroughputExecutor
+    from parsl.providers import LocalProvider
+
+    import nodectl.parsl
+
+    provider = LocalProvider(init_blocks=1, min_blocks=1, max_blocks=1)
+    peer = HighThroughputExecutor(label="htex", max_workers_per_node=WORKERS, address="127.0.0.1", provider=provider, encrypted=False)
+    ours = nodectl.parsl.NodectlExecutor(max_workers=WORKERS)
+    parsl.load(parsl.Config(executors=[ours, peer], run_dir=os.path.join(directory, "runinfo")))
+    try:
+
+        def perf(executor, count):
+            app = parsl.python_app(nothing, executors=[executor], cache=False)
+            return lambda: [future.result() for future in [app(number) for number in range(count)]]
+
+        count = 1_000
+        sides = [("nodectl", perf(ours.label, count)), ("HTEX", perf(peer.label, count))]
+        compare("parsl: %d apps that do nothing" % count, sides, options.trials)
+    finally:
+        parsl.dfk().cleanup()
+        parsl.clear()
+
+
+SNAKEFILE = """
+rule all:
+    input: expand("{directory}/{{number}}.txt", number=range({rules}))
+rule one:
+    output: "{directory}/{{number}}.txt"
+    shell: "sleep 1; touch {{output}}"
+"""
+
+
+def snakemake_peers(options, directory):
+    snakemake = os.path.join(HOME, "bin", "snakemake")
+
+    def workflow(executor):
+        def run():
+            with tempfile.TemporaryDirectory(dir=directory) as place:
+                path = os.path.join(place, "Snakefile")
+                with open(path, "w") as file:
+                    file.write(SNAKEFILE.format(directory=place, rules=options.rules))
+                line = [snakemake, "--snakefile", path, "--directory", place, "--quiet", "all", "--executor", executor]
+                line += ["--cores", str(AT_ONCE)] if executor == "local" else ["--jobs", str(AT_ONCE)]
+                done = subprocess.run(line, capture_output=True, text=True)
+                if done.returncode:
+                    sys.exit("snakemake --executor %s failed:\n%s" % (executor, done.stderr[-2000:]))
+
+        return run
+
+    # One turn of each: minutes, of which starting Python is a small part.
+    sides = [("nodectl", workflow("nodectl")), ("local", workflow("local"))]
+    seconds = {}
+    for name, work in sides:
+        began = time.perf_counter()
+        work()
+        seconds[name] = time.perf_counter() - began
+    least = options.rules / AT_ONCE
+    told = (options.rules, AT_ONCE, seconds["nodectl"], seconds["local"], seconds["nodectl"] / seconds["local"], least)
+    print("snakemake: %d rules of 1 s, %d at once  nodectl %.1f s; local %.1f s, ratio %.2f (sleeping alone: %.1f s)" % told, flush=True)
+
+
+WORK = {"joblib": joblib_peers, "futures": futures_peers, "parsl": parsl_peers, "snakemake": snakemake_peers}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", nargs="*", help="any of %s" % ", ".join(WORK))
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--rules", type=int, default=100)
+    options = parser.parse_args()
+    strange = set(options.what) - set(WORK)
+    if strange:
+        parser.error("no such peers: %s" % ", ".join(sorted(strange)))
+    wanted = options.what or list(WORK)
+    if os.path.abspath(sys.prefix) != HOME:
+        python = make_environment(wanted + (["ray"] if "futures" in wanted else []))
+        os.execv(python, [python, *sys.argv])
+    sys.path.insert(0, os.path.join(ROOT, "packaging", "python"))
+    os.environ["PYTHONPATH"] = os.path.join(ROOT, "packaging", "python")
+    # Programs of the peers' own, and the interpreter of workers.
+    os.environ["PATH"] = os.path.join(HOME, "bin") + os.pathsep + os.environ["PATH"]
+    program = os.environ.setdefault("NODECTL", os.path.join(ROOT, "target", "release", "nodectl"))
+    if shutil.which(program) is None:
+        sys.exit("no program %s: build it with `cargo build --release`, or name one in NODECTL" % program)
+    print("load %.1f, %d cores, %s" % (os.getloadavg()[0], os.cpu_count(), program), flush=True)
+    for name in wanted:
+        if not has(name):
+            continue
+        # A node of its own for each of them: the front end starts it, and it ends with the program.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+            os.environ["NODECTL_NODE__DATA_DIR"] = os.path.join(directory, "node")
+            # Nobody's workers are nicer than the others'.
+            os.environ["NODECTL_NODE__NICE"] = "0"
+            os.environ["NODECTL_NODE__CORES"] = str(AT_ONCE if name == "snakemake" else WORKERS)
+            WORK[name](options, directory)
+
+
+if __name__ == "__main__":
+    main()
