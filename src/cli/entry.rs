@@ -7,8 +7,8 @@ use super::{
     exit::{CliError, Exit},
     files, flags, forget,
     grammar::command,
-    join, membership, metrics, mistyped, owner, place, plot, predict, psd_run, remove, report, run,
-    secrets, security, solo, top, ui, up, upgrade, welcome,
+    join, membership, metrics, mistyped, owner, place, plot, predict, psd_run, remove, report,
+    rows, run, secrets, security, solo, top, ui, up, upgrade, welcome,
 };
 use clap::FromArgMatches;
 use nodectl_app as app;
@@ -177,6 +177,8 @@ async fn look(client: &Client, command: JobCommand) -> Result<Exit, CliError> {
         JobCommand::Job(args) => ask::job(client, args).await,
         JobCommand::Logs(args) => ask::logs(client, args).await,
         JobCommand::Cancel(args) => ask::cancel(client, args).await,
+        JobCommand::Add(args) => rows::add(client, args).await,
+        JobCommand::Close(args) => rows::close(client, args).await,
         JobCommand::Remove(args) => remove::remove(client, &args).await,
         JobCommand::Explain(args) => ask::explain(client, args).await,
     }

@@ -35,6 +35,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "cancel",
         &["nodectl cancel last", "nodectl cancel areas 3 7"],
     ),
+    ("add", &["nodectl add last rows.csv"]),
+    ("close", &["nodectl close last"]),
     ("retry", &["nodectl retry last --failed"]),
     ("top", &["nodectl top", "nodectl top --once"]),
     (

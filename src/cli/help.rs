@@ -8,7 +8,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Jobs",
         &[
-            "demo", "init", "run", "attach", "jobs", "job", "explain", "cancel", "retry", "remove",
+            "demo", "init", "run", "attach", "add", "close", "jobs", "job", "explain", "cancel",
+            "retry", "remove",
         ],
     ),
     ("Results", &["results", "report", "logs", "predict"]),

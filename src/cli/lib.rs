@@ -31,6 +31,7 @@
 //! | `ask` | the listings and one-line commands |
 //! | `listing` | listings that are watched, and which jobs are listed |
 //! | `remove` | ended jobs are forgotten |
+//! | `rows` | tasks that are added to open jobs |
 //! | `forget` | the word that a machine is dead for good |
 //! | `membership` | bans, admissions, invitations, the change of the secret |
 //! | `events` | what happened in the cluster |
@@ -83,6 +84,7 @@ mod psd_run;
 mod remove;
 mod report;
 mod restart;
+mod rows;
 mod run;
 mod secret;
 mod secrets;

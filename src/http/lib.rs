@@ -21,6 +21,7 @@
 //! | `jobs` | jobs and tasks: list, submit, cancel, retry, explain |
 //! | `extend` | more parameter sets of a job |
 //! | `entries` | entries that users append to logs |
+//! | `rows` | tasks that users add to open jobs |
 //! | `results` | pages and streams of results |
 //! | `specs` | the specifications of jobs lately read, for the parameters of their tasks |
 //! | `logs` | what tasks write |
@@ -55,6 +56,7 @@ mod program;
 mod resolve;
 mod results;
 mod routes;
+mod rows;
 mod secrets;
 mod server;
 mod specs;

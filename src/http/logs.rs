@@ -479,7 +479,11 @@ impl Tail {
 fn kept_rank(record: &TaskRecord) -> u32 {
     match &record.outcome {
         Outcome::Failed(Failure::Rank { rank, .. }) => *rank,
-        Outcome::Done | Outcome::Failed(_) | Outcome::Cancelled | Outcome::Stopped(_) => 0,
+        Outcome::Done
+        | Outcome::Failed(_)
+        | Outcome::Cancelled
+        | Outcome::Stopped(_)
+        | Outcome::Added => 0,
     }
 }
 

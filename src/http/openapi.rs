@@ -4,7 +4,7 @@
 use super::{
     audit, blobs, cluster, doctor, entries, events, extend, history, jobs, launches,
     logs::{self, StreamName},
-    membership, metrics, pools, program, results, secrets,
+    membership, metrics, pools, program, results, rows, secrets,
 };
 use axum::Json;
 use nodectl_wire::api::Problem;
@@ -53,6 +53,8 @@ use utoipa::{
         jobs::retry,
         jobs::checkpoint,
         entries::append,
+        rows::add,
+        rows::close,
         results::page,
         results::events,
         logs::log,

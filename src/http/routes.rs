@@ -2,7 +2,8 @@
 
 use super::{
     audit, blobs, cluster, doctor, entries, error::ApiError, events, extend, history, jobs,
-    launches, logs, membership, metrics, openapi, pools, program, results, secrets, state::Shared,
+    launches, logs, membership, metrics, openapi, pools, program, results, rows, secrets,
+    state::Shared,
 };
 use axum::{
     Router,
@@ -50,7 +51,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/jobs/{job}/resume", post(jobs::resume))
         .route("/v1/jobs/{job}/spec", get(jobs::spec))
         .route("/v1/jobs/{job}/checkpoint", post(jobs::checkpoint))
-        .route("/v1/jobs/{job}/tasks", get(jobs::tasks))
+        .route("/v1/jobs/{job}/tasks", get(jobs::tasks).post(rows::add))
+        .route("/v1/jobs/{job}/close", post(rows::close))
         .route("/v1/jobs/{job}/explain", get(jobs::explain))
         .route("/v1/jobs/{job}/cancel", post(jobs::cancel))
         .route("/v1/jobs/{job}/extend", post(extend::extend))

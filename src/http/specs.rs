@@ -69,9 +69,7 @@ impl Shared {
                 head.job
             );
         }
-        fetched
-            .ok()
-            .filter(|spec| spec.task_count() == u64::from(head.tasks))
+        fetched.ok().filter(|spec| spec.may_have(head.tasks))
     }
 
     /// Remembers the specification in an answer, if all of it is there.

@@ -445,6 +445,7 @@ pub fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         is_step: false,
         is_log: false,
         voters: None,
+        open: None,
         done: 1,
         failed: 0,
         stopped: 0,

@@ -109,8 +109,12 @@ impl PlannedJob {
             || Predicate::parse(&self.draft.place).is_ok_and(|place| place.concerns_gpus())
     }
 
+    /// How many tasks it has when it is submitted.
     pub fn task_count(&self) -> u64 {
-        self.draft.task_count()
+        match self.draft.is_open() {
+            true => 0,
+            false => self.draft.task_count(),
+        }
     }
 
     /// Stores every upload with `store`, which returns a file's hash and size, and lists them. None

@@ -305,7 +305,7 @@ impl State {
         records: Vec<Arc<TaskRecord>>,
     ) {
         if let Some(head) = &head
-            && head.is_log
+            && head.is_ordered()
             && !self.heeds(from, head)
         {
             return;
@@ -314,7 +314,7 @@ impl State {
             return self.learn(from, job, None, records);
         }
         let is_past = |head: &JobHead| {
-            let is_rival = head.is_log && head.epoch == epoch && head.holder != from;
+            let is_rival = head.is_ordered() && head.epoch == epoch && head.holder != from;
             head.epoch > epoch || is_rival
         };
         if self.core.directory.get(job).is_some_and(is_past) {

@@ -58,12 +58,14 @@ pub fn join(a: &JobHead, b: &JobHead) -> JobHead {
     let round = a.round.max(b.round);
     let voters = [a, b].into_iter().filter_map(|head| head.voters.as_ref());
     let voters = voters.max_by_key(|voters| named(a.job, voters)).cloned();
+    let open = a.open.zip(b.open).map(|(a, b)| a && b);
     JobHead {
         cancelled,
         given_up,
         reason,
         round,
         voters,
+        open: open.or(winner.open),
         ..winner.clone()
     }
 }

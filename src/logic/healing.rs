@@ -139,7 +139,7 @@ impl State {
         };
         let given_up = self.healing.unread.iter().filter(|(job, (_, tries))| {
             let coordinator = self.coordinators.get(job);
-            let is_ours = coordinator.is_some_and(|coordinator| !coordinator.is_log());
+            let is_ours = coordinator.is_some_and(|coordinator| !coordinator.is_ordered());
             *tries >= MOST_ASKED && is_ours && all_have_shown(job)
         });
         for job in given_up.map(|(job, _)| *job).collect::<Vec<_>>() {

@@ -106,7 +106,7 @@ impl Lattice {
     /// The latest claim under which something was written; 0 if nothing was.
     pub fn newest_epoch(&self) -> u32 {
         let epoch = |task| match self.cell(task) {
-            Cell::Done(key) => key.accepted,
+            Cell::Done(key) | Cell::Added(key) => key.accepted,
             Cell::Failed { attempt, .. } => attempt.epoch,
             Cell::Unknown | Cell::Cancelled => 0,
         };
@@ -127,7 +127,7 @@ impl Lattice {
         match self.cell(task) {
             Cell::Done(_) | Cell::Cancelled => true,
             Cell::Failed { count, .. } => count >= limit,
-            Cell::Unknown => false,
+            Cell::Unknown | Cell::Added(_) => false,
         }
     }
 
@@ -235,7 +235,7 @@ impl Lattice {
             }
             Cell::Cancelled => self.cancelled -= 1,
             Cell::Done(_) => self.done -= 1,
-            Cell::Unknown => {}
+            Cell::Unknown | Cell::Added(_) => {}
         }
         match after {
             Cell::Done(_) => self.done += 1,
@@ -244,7 +244,7 @@ impl Lattice {
                 self.failed.insert(task);
                 *self.tally.entry(count).or_default() += 1;
             }
-            Cell::Unknown => {}
+            Cell::Unknown | Cell::Added(_) => {}
         }
     }
 
@@ -389,7 +389,7 @@ impl Packed {
         match cell {
             Cell::Unknown => Some(Self::UNKNOWN),
             Cell::Cancelled => Some(Self::CANCELLED),
-            Cell::Failed { .. } => None,
+            Cell::Added(_) | Cell::Failed { .. } => None,
             Cell::Done(Key {
                 accepted,
                 attempt: Attempt { epoch, number },
@@ -429,15 +429,19 @@ impl Packed {
 /// each other: it need not withstand anybody.
 fn hash(task: TaskIndex, cell: Cell) -> u64 {
     let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+    let of_key = |kind: u32, key: Key| {
+        [
+            pair(kind, key.accepted),
+            pair(key.attempt.epoch, key.attempt.number),
+            u64::from(key.stamp),
+        ]
+    };
     let parts = match cell {
         Cell::Unknown => return 0,
         Cell::Failed { count, attempt } => [pair(1, count), pair(attempt.epoch, attempt.number), 0],
         Cell::Cancelled => [pair(2, 0), 0, 0],
-        Cell::Done(key) => [
-            pair(3, key.accepted),
-            pair(key.attempt.epoch, key.attempt.number),
-            u64::from(key.stamp),
-        ],
+        Cell::Done(key) => of_key(3, key),
+        Cell::Added(key) => of_key(4, key),
     };
     parts
         .into_iter()

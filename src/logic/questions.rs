@@ -342,7 +342,7 @@ impl State {
             return;
         };
         let (core, lattice) = (&mut self.core, &copy.lattice);
-        let tasks = lattice.tasks();
+        let tasks = coordinator.total(lattice);
         if let Some(task) = last_named(&query).filter(|task| *task >= tasks) {
             return core.answer(asker, Err(QueryError::NoTask { job, task, tasks }));
         }
@@ -433,6 +433,8 @@ fn change_job(
         Query::Append {
             key, known, value, ..
         } => coordinator.append(core, asker, Appended { key, known, value }),
+        Query::Add { rows, .. } => coordinator.add(core, asker, rows),
+        Query::Close { .. } => coordinator.close(core, lattice, asker),
         Query::Saved { step, node, .. } => {
             coordinator.saved(core, lattice, step, node);
             core.answer(asker, Ok(Answer::Ok));

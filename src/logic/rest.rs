@@ -86,7 +86,7 @@ impl State {
             && copy.kept
             && copy.promised.is_empty()
             && copy.lattice.is_sound()
-            && !copy.spec.work.is_log()
+            && !copy.spec.is_ordered()
             && is_quiet()
             && !self.core.resync.is_busy(job)
             && !self.core.has_under_way(job)

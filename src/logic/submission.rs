@@ -427,13 +427,14 @@ impl State {
 /// had its files. Of such a job only its coordinator knows whether it is safe.
 fn names_second(head: &JobHead) -> bool {
     let decide = |voters: &Voters| voters.nodes.len() > 1 && voters.former.is_empty();
-    let is_decided = !head.is_log || head.voters.as_ref().is_some_and(decide);
+    let is_decided = !head.is_ordered() || head.voters.as_ref().is_some_and(decide);
     head.epoch == 1 && !head.replicas.is_empty() && is_decided
 }
 
 /// A key is of one submission: this much of it members know of a job.
 fn is_same(head: &JobHead, spec: &JobSpec) -> Result<(), QueryError> {
-    if head.name == spec.work.name && u64::from(head.tasks) == spec.task_count() {
+    let is_alike = head.open.is_some() == spec.is_open() && spec.may_have(head.tasks);
+    if head.name == spec.work.name && is_alike {
         return Ok(());
     }
     let JobHead {

@@ -4,6 +4,7 @@ mod beside;
 mod holders;
 mod lost_gpus;
 mod news;
+mod open;
 mod owner;
 mod pools;
 mod rest;
@@ -91,6 +92,8 @@ struct Solo {
     started: u32,
     /// The first bytes of the GPUs that they were given.
     gpus: Vec<u8>,
+    /// What users were answered.
+    answers: Vec<Result<Answer, QueryError>>,
 }
 
 impl Solo {
@@ -114,6 +117,7 @@ impl Solo {
             running: Vec::new(),
             started: 0,
             gpus: Vec::new(),
+            answers: Vec::new(),
         };
         solo.turn(vec![Input::Ask {
             id: 1,
@@ -162,6 +166,7 @@ impl Solo {
                         self.running.retain(|key| *key != (task, attempt));
                         inputs.push(Input::TaskStopped { job, task, attempt });
                     }
+                    Effect::Answer { answer, .. } => self.answers.push(answer),
                     _ => {}
                 }
             }
@@ -285,6 +290,7 @@ fn before_a_task_was_done_its_timeout_says_how_long_it_may_take() {
             running: Vec::new(),
             started: 0,
             gpus: Vec::new(),
+            answers: Vec::new(),
         };
         solo.turn(vec![Input::Ask {
             id: 1,

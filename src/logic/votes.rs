@@ -1,5 +1,5 @@
-//! Claims to logs: each needs the votes of more than half of the log's voters (`coordinator::log`),
-//! and a node votes for one claim of an epoch only.
+//! Claims to logs and to open jobs: each needs the votes of more than half of the job's voters
+//! (`coordinator::log`), and a node votes for one claim of an epoch only.
 //!
 //! A vote is asked for like anything that a replica is to keep: with the claim's head. It is given
 //! when that is on disk, so that the next life knows it, too. From then on nothing of an earlier
@@ -9,7 +9,7 @@ use super::{State, coordinator::Coordinator, directory::named};
 use nodectl_types::{JobHead, JobId, Message, NodeId};
 
 impl State {
-    /// Another node's news of a job. That this node is one of a log's voters counts as witnessed
+    /// Another node's news of a job. That this node is one of its voters counts as witnessed
     /// when the coordinator says so that has named them.
     pub(super) fn hear_head(&mut self, from: NodeId, head: JobHead) {
         let job = head.job;
@@ -28,7 +28,7 @@ impl State {
         }
     }
 
-    /// Whether what comes with this head of a log is taken: it is of the newest claim, and if that
+    /// Whether what comes with this head of a job with voters is taken: it is of the newest claim, and if that
     /// one asks for votes, it gets this node's. Else its holder hears why not.
     pub(super) fn heeds(&mut self, from: NodeId, head: &JobHead) -> bool {
         self.hear_head(from, head.clone());
@@ -62,7 +62,7 @@ impl State {
 
     /// A head from this node's own journal: in which epochs its last lives may have voted.
     pub(super) fn restore_vote(&mut self, head: &JobHead) {
-        if head.is_log {
+        if head.is_ordered() {
             let vote = self.core.votes.entry(head.job).or_default();
             *vote = (vote.0.max(head.epoch), None);
         }
@@ -72,7 +72,7 @@ impl State {
     /// in the next.
     pub(super) fn vote_refused(&mut self, job: JobId, epoch: u32) {
         let is_behind = |coordinator: &&Coordinator| {
-            coordinator.is_kept() && !coordinator.is_open_log() && coordinator.epoch() <= epoch
+            coordinator.is_kept() && !coordinator.takes_entries() && coordinator.epoch() <= epoch
         };
         if self.coordinators.get(&job).filter(is_behind).is_none() {
             return;

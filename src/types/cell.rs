@@ -1,9 +1,10 @@
 //! What is known of one task: an element of the chain that makes a job's state a join-semilattice.
 //!
-//! `Unknown < Failed(1) < Failed(2) < … < Cancelled < Done(key)`: a total order, so that the join
-//! of two is the greater. Of two failures that count the same it is the later attempt; of two
-//! `Done`s the one that was accepted in the later epoch, then the one with the smaller
-//! `(attempt, stamp)`. A journal's index goes by the same order.
+//! `Unknown < Added(key) < Failed(1) < Failed(2) < … < Cancelled < Done(key)`: a total order, so
+//! that the join of two is the greater. Only tasks of open jobs are added. Of two failures that
+//! count the same it is the later attempt; of two `Done`s, and of two rows that were added, the one
+//! that was accepted in the later epoch, then the one with the smaller `(attempt, stamp)`. A
+//! journal's index goes by the same order.
 
 use super::{Attempt, TaskRecord};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,8 @@ use std::cmp::{Ordering, Reverse};
 pub enum Cell {
     #[default]
     Unknown,
+    /// A row of an open job: the task may begin, and no attempt has ended yet.
+    Added(Key),
     /// How often it failed, and the last attempt that did: a report of that one or an earlier one
     /// is no other failure.
     Failed {
@@ -24,7 +27,7 @@ pub enum Cell {
     Done(Key),
 }
 
-/// Which of a task's results it is.
+/// Which of a task's results, or of the rows that were added in its place, it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     /// The epoch of the coordinator that accepted it. A coordinator accepts one result of a task,
@@ -63,12 +66,15 @@ impl Cell {
     /// What a record says.
     pub fn of(record: &TaskRecord) -> Self {
         let attempt = record.attempt;
+        let key = || Key {
+            accepted: record.accepted,
+            attempt,
+            stamp: record.stamp(),
+        };
         if record.is_done() {
-            Self::Done(Key {
-                accepted: record.accepted,
-                attempt,
-                stamp: record.stamp(),
-            })
+            Self::Done(key())
+        } else if record.is_added() {
+            Self::Added(key())
         } else if record.is_cancelled() {
             Self::Cancelled
         } else {

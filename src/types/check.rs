@@ -4,6 +4,7 @@
 //! job that was accepted before is not: nodes run it as it is, or fail its tasks.
 
 mod graph;
+mod rows;
 
 use super::{
     After, JobDraft, JobSpec, ParamSpace, PythonWorker, SearchAxis, Value, WorkSpec, WorkerRole,
@@ -47,10 +48,13 @@ fn check(holds: bool, field: &'static str, problem: impl FnOnce() -> String) -> 
     }
 }
 
+pub use rows::row_bytes;
+
 impl JobDraft {
     /// Whether it may be submitted.
     pub fn check(&self) -> Checked {
         check_job(&self.work, &self.params, self.repeat, self.min_nodes)?;
+        rows::check_needs(&self.params, &self.needs)?;
         check_beside(&self.work, self.at_once)?;
         graph::check_graph(&self.work, &self.needs, self.task_count(), self.retries)
     }
@@ -60,6 +64,7 @@ impl JobSpec {
     /// Whether it may have been submitted.
     pub fn check(&self) -> Checked {
         check_job(&self.work, &self.params, self.repeat, self.min_nodes)?;
+        rows::check_needs(&self.params, &self.needs)?;
         check_beside(&self.work, self.at_once)?;
         graph::check_graph(&self.work, &self.needs, self.task_count(), self.retries)
     }
@@ -85,12 +90,16 @@ fn check_job(work: &WorkSpec, params: &ParamSpace, repeat: u32, min_nodes: u32) 
     })?;
     work.check(params)?;
     check_search(work, params, repeat)?;
+    rows::check_open(work, params, repeat)?;
     let mut names = work.task_names.iter();
     names.try_for_each(|template| task_names::check(template, params, repeat))
 }
 
 /// Parameters that are drawn while the job runs.
 fn check_search(work: &WorkSpec, params: &ParamSpace, repeat: u32) -> Checked {
+    if matches!(params, ParamSpace::Open(_)) {
+        return Ok(());
+    }
     let ParamSpace::Search(space) = params else {
         return check(!work.adaptive, "params", || {
             "no parameters are drawn while the job runs".into()
@@ -334,7 +343,7 @@ impl WorkSpec {
 
     /// Placeholders that something is known of, and what tasks become with their parameters in
     /// their places.
-    fn check_placeholders(&self, params: &ParamSpace) -> Checked {
+    pub(super) fn check_placeholders(&self, params: &ParamSpace) -> Checked {
         let names: BTreeSet<&str> = params
             .names()
             .into_iter()
@@ -512,8 +521,8 @@ impl ParamSpace {
                 };
                 space.axes.iter().map(widest).fold(0, u64::saturating_add)
             }
-            // Each part is looked at as the space of its kind.
-            Self::Parts(_) => 0,
+            // Each part is looked at as the space of its kind, and rows as they are added.
+            Self::Parts(_) | Self::Open(_) => 0,
         };
         builtins.saturating_add(of_params)
     }
@@ -529,7 +538,7 @@ impl ParamSpace {
                 .iter()
                 .position(|column| column == name)
                 .is_some_and(|at| cells.iter().skip(at).step_by(columns.len()).any(is_one)),
-            Self::Parts(_) => false,
+            Self::Parts(_) | Self::Open(_) => false,
             Self::Search(space) => space.axes.iter().any(|(axis, drawn)| {
                 let SearchAxis::Choice(values) = drawn else {
                     return false;

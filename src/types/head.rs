@@ -26,8 +26,9 @@ impl Phase {
 /// Who coordinates a job, who holds its state, and how far it is.
 ///
 /// Two heads of a job merge: `cancelled`, `given_up` with its `reason`, and `round` only rise, and
-/// the later `voters` count; all else is taken whole from the head with the greater `(epoch, rank of holder, version)`, where the
-/// rank is the rendezvous hash of (job, holder).
+/// the later `voters` count, and `open` only falls; all else is taken whole from the head with the
+/// greater `(epoch, rank of holder, version)`, where the rank is the rendezvous hash of (job,
+/// holder).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobHead {
     pub job: JobId,
@@ -61,8 +62,11 @@ pub struct JobHead {
     pub is_step: bool,
     /// The job's tasks are entries that users append, and `tasks` the most that there can be.
     pub is_log: bool,
-    /// Of a log that somebody has claimed: who decides which entries count.
+    /// Of a log or an open job that somebody has claimed: who decides which entries or rows count.
     pub voters: Option<Voters>,
+    /// Of an open job: whether more tasks may be added to it. It only falls. None: all tasks came
+    /// with the submission.
+    pub open: Option<bool>,
     pub done: u32,
     pub failed: u32,
     /// Tasks that were cancelled one by one, by a user or by the job's sweep.
@@ -153,11 +157,12 @@ impl JobHead {
             reason: None,
             round: 0,
             phase: Phase::Waiting,
-            tasks: spec.task_count() as u32,
+            tasks: spec.first_tasks(),
             after: spec.work.after.iter().map(After::job).collect(),
             is_step: spec.work.is_step,
             is_log: spec.work.is_log(),
             voters: None,
+            open: spec.is_open().then_some(true),
             done: 0,
             failed: 0,
             stopped: 0,
@@ -165,6 +170,12 @@ impl JobHead {
             saved: None,
             ended_ms: 0,
         }
+    }
+
+    /// Its tasks have an order that more than half of its holders agree on: those of a log, or of
+    /// an open job.
+    pub fn is_ordered(&self) -> bool {
+        self.is_log || self.open.is_some()
     }
 
     /// Everyone who holds the job's state, its coordinator first.

@@ -92,6 +92,7 @@ pub mod search;
 pub mod secret;
 pub mod servers;
 pub mod signal;
+pub mod space;
 pub mod spec;
 pub mod start;
 pub mod suggest;
@@ -125,9 +126,10 @@ pub use roster::{Decision, Roster, Standing};
 pub use scalar::Scalar;
 pub use search::{SearchAxis, SearchSpace};
 pub use secret::KeptSecret;
+pub use space::ParamSpace;
 pub use spec::{
-    Builtin, BuiltinWorker, JobDraft, JobSpec, ParamSpace, Params, PythonWorker, StreamToken,
-    Value, WorkSpec, WorkerRole, WorkerSpec,
+    Builtin, BuiltinWorker, JobDraft, JobSpec, Params, PythonWorker, StreamToken, Value, WorkSpec,
+    WorkerRole, WorkerSpec,
 };
 pub use start::StartTask;
 pub use sweep::{MetricPoint, Sweep};

@@ -39,6 +39,16 @@ pub const MAX_TASKS: u64 = 50_000_000;
 pub const MAX_TRIALS: u32 = 10_000;
 /// And their parameters.
 pub const MAX_SEARCH_AXES: usize = 256;
+/// The most tasks of an open job.
+pub const MAX_OPEN_TASKS: u32 = 100_000;
+/// And their parameters.
+pub const MAX_ROW_COLUMNS: usize = 256;
+/// Bytes of the parameters of one task that is added to an open job, with their names.
+pub const MAX_ROW_BYTES: usize = 64 << 10;
+/// The most tasks that are added at a time.
+pub const MAX_ADDED: usize = 1_000;
+/// And their bytes.
+pub const MAX_ADDED_BYTES: usize = 4 << 20;
 /// The most entries of a log.
 pub const MAX_LOG_ENTRIES: u32 = 1 << 20;
 /// The most tasks that may wait on one node for one job.

@@ -1,8 +1,8 @@
 //! What users ask of a node, and what they get. Nodes pass questions on to whoever can answer them.
 
 use super::{
-    Attempt, BlobHash, Decision, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Pause, Phase,
-    ProgramHere, Roster, TaskIndex, TaskRecord,
+    Attempt, BlobHash, Decision, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Params,
+    Pause, Phase, ProgramHere, Roster, TaskIndex, TaskRecord,
     event::ClusterEvent,
     explain::ReasonLine,
     history::{LoadPage, LoadSpan},
@@ -37,7 +37,7 @@ pub enum TaskFilter {
     Cancelled,
 }
 
-/// Names an entry of a log: appended again under its key it is the same entry.
+/// Names an entry of a log, or a row of an open job: what comes again under its key is the same.
 pub type EntryKey = [u8; 16];
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,6 +102,15 @@ pub enum Query {
         /// JSON of at most `limits::MAX_RESULT_BYTES`: the entry's value, with its key.
         value: String,
     },
+    /// The coordinator of an open job, when all of these tasks count: `Added`. A row whose key came
+    /// before is the task that it was then.
+    Add {
+        job: JobId,
+        /// At most `limits::MAX_ADDED` and `limits::MAX_ADDED_BYTES`.
+        rows: Vec<(EntryKey, Params)>,
+    },
+    /// The coordinator of an open job, when it is durable that no more tasks are added: `Ok`.
+    Close { job: JobId },
     /// The coordinator: failed tasks get as many attempts again. `Retried`.
     Retry { job: JobId },
     /// The coordinator: `Ok`. That node has a checkpoint of the job.
@@ -197,6 +206,8 @@ impl Query {
             | Self::Cancel { job }
             | Self::CancelTasks { job, .. }
             | Self::Append { job, .. }
+            | Self::Add { job, .. }
+            | Self::Close { job }
             | Self::Retry { job }
             | Self::Saved { job, .. } => Answerer::Coordinator(*job),
             Self::Load { node }
@@ -289,7 +300,7 @@ pub struct JobDetail {
 impl JobDetail {
     /// The parameters of every task are there.
     pub fn is_whole(&self) -> bool {
-        self.spec.task_count() == u64::from(self.head.tasks)
+        self.spec.may_have(self.head.tasks)
     }
 }
 
@@ -374,6 +385,10 @@ pub enum Answer {
     /// Of the entries below, whoever appended the key is to look himself whether one has it.
     KeysUnknown {
         below: TaskIndex,
+    },
+    /// The number of the task that each row is, in the order of the rows.
+    Added {
+        tasks: Vec<TaskIndex>,
     },
     /// Jobs that the node's last life left unfinished and that nobody has asked for since.
     Aside(Vec<JobId>),

@@ -2,7 +2,7 @@
 
 use super::{
     Attempt, BlobHash, Cell, NodeId, Params, TaskIndex, Value, limits::MAX_ERROR_BYTES, python,
-    signal::Signal,
+    query::EntryKey, signal::Signal,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -82,7 +82,7 @@ pub enum Failure {
     DeviceLost(ErrorReport),
 }
 
-/// How an attempt ended.
+/// How an attempt ended, or that there is a task at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Done,
@@ -91,6 +91,8 @@ pub enum Outcome {
     Cancelled,
     /// The job's sweep gave it up, and why. Its coordinator wrote the record.
     Stopped(String),
+    /// The task was added to an open job: `params` is its row. Its coordinator wrote the record.
+    Added,
 }
 
 /// The end of one attempt, or of a task before its time. Immutable once written.
@@ -116,8 +118,10 @@ pub struct TaskRecord {
     /// JSON that the task gave as its result.
     pub value: Option<String>,
     pub outputs: Vec<OutputFile>,
-    /// What it ran with, where that was drawn while the job ran; empty else.
+    /// What it runs with, where that was drawn or added while the job ran; empty else.
     pub params: Params,
+    /// Of a task that was added to an open job: the key of its row.
+    pub row: Option<EntryKey>,
 }
 
 impl TaskRecord {
@@ -139,6 +143,7 @@ impl TaskRecord {
             value: None,
             outputs: Vec::new(),
             params: Params::new(),
+            row: None,
         }
     }
 
@@ -156,6 +161,11 @@ impl TaskRecord {
         matches!(self.outcome, Outcome::Cancelled | Outcome::Stopped(_))
     }
 
+    /// No end: the task was added to an open job.
+    pub fn is_added(&self) -> bool {
+        self.outcome == Outcome::Added
+    }
+
     /// What the record says of its task: of two records of a task the one with the greater cell
     /// counts.
     pub fn cell(&self) -> Cell {
@@ -165,7 +175,7 @@ impl TaskRecord {
     /// The coarse part of the order of `Cell`s, which costs nothing. At most 3.
     pub fn rank(&self) -> u8 {
         match self.outcome {
-            Outcome::Failed(_) => 1,
+            Outcome::Added | Outcome::Failed(_) => 1,
             Outcome::Cancelled | Outcome::Stopped(_) => 2,
             Outcome::Done => 3,
         }
@@ -230,11 +240,12 @@ impl TaskRecord {
             value,
             outputs,
             params,
+            row: _,
         } = self;
         let who = (task, attempt, node, outcome);
         let when = (started_ms, duration_us, cpu_us, max_rss_bytes);
         // Encoded as the record would be before anybody accepted it, without a copy of it.
-        let left = (stdout, stderr, value, outputs, params);
+        let left = (stdout, stderr, value, outputs, params, None::<EntryKey>);
         let as_reported = (who, (0u32, 0u32), when, left);
         let bytes = Vec::with_capacity(self.encoded_bytes());
         let bytes = postcard::to_extend(&as_reported, bytes).expect("plain data always encodes");

@@ -1,11 +1,11 @@
 //! The immutable description of a job, addressed by its hash.
 
 use super::{
-    After, Author, BlobHash, Gang, Isolation, JobId, Needs, NodeId, Resources, RowSet, SearchSpace,
-    Sweep, TaskIndex, TaskKind, defaults, limits,
+    After, Author, BlobHash, Gang, Isolation, JobId, Needs, NodeId, ParamSpace, Resources, Sweep,
+    TaskIndex, TaskKind, defaults, limits,
 };
 use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 /// A parameter's value. Placeholders get its `Display`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,25 +24,6 @@ pub const SPELLED: &str = "spelled";
 
 /// The parameters of one task, in the order of the job file.
 pub type Params = Vec<(String, Value)>;
-
-/// Which parameter sets a job runs over.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum ParamSpace {
-    /// One task without parameters.
-    Single,
-    /// The cartesian product; the last axis varies fastest.
-    Grid(Vec<(String, Vec<Value>)>),
-    /// Explicit rows. `cells` holds them one after the other, each `columns.len()` long (never
-    /// zero).
-    Rows {
-        columns: Vec<String>,
-        cells: Vec<Value>,
-    },
-    /// The rows of tasks of several kinds, one kind after the other.
-    Parts(Vec<RowSet>),
-    /// Those that are drawn while the job runs.
-    Search(SearchSpace),
-}
 
 /// What one task does: everything a node needs to run it, parameters excepted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,7 +68,7 @@ pub struct WorkSpec {
     pub gang: Option<Gang>,
     /// What tasks have of their own, where they differ.
     pub kinds: Vec<TaskKind>,
-    /// Parameters are drawn while the job runs: records of tasks have them.
+    /// Parameters are drawn or added while the job runs: records of tasks have them.
     pub adaptive: bool,
 }
 
@@ -340,77 +321,6 @@ impl JobSpec {
     }
 }
 
-impl ParamSpace {
-    /// How many parameter sets there are.
-    pub fn len(&self) -> u64 {
-        match self {
-            Self::Single => 1,
-            Self::Grid(axes) => axes.iter().fold(1u64, |product, (_, values)| {
-                product.saturating_mul(values.len() as u64)
-            }),
-            Self::Rows { columns, cells } => (cells.len() / columns.len().max(1)) as u64,
-            Self::Parts(parts) => parts.iter().map(|part| u64::from(part.rows)).sum(),
-            Self::Search(space) => u64::from(space.count),
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Parameter set `index`, which is less than `len()`; empty where it is drawn while the job
-    /// runs.
-    pub fn get(&self, index: u64) -> Params {
-        match self {
-            Self::Single | Self::Search(_) => Vec::new(),
-            Self::Grid(axes) => grid_point(axes, index),
-            Self::Rows { columns, cells } => {
-                let start = index as usize * columns.len();
-                let row = &cells[start..start + columns.len()];
-                columns.iter().cloned().zip(row.iter().cloned()).collect()
-            }
-            Self::Parts(parts) => {
-                let mut row = index;
-                let found = parts.iter().find(|part| {
-                    let is_here = row < u64::from(part.rows);
-                    row -= if is_here { 0 } else { u64::from(part.rows) };
-                    is_here
-                });
-                found.map(|part| part.get(row)).unwrap_or_default()
-            }
-        }
-    }
-
-    /// The names of the parameters, in order.
-    pub fn names(&self) -> Vec<&str> {
-        match self {
-            Self::Single => Vec::new(),
-            Self::Grid(axes) => axes.iter().map(|(name, _)| name.as_str()).collect(),
-            Self::Rows { columns, .. } => columns.iter().map(String::as_str).collect(),
-            Self::Parts(parts) => {
-                let mut seen = BTreeSet::new();
-                let names = parts.iter().flat_map(|part| &part.columns);
-                names
-                    .map(String::as_str)
-                    .filter(|name| seen.insert(*name))
-                    .collect()
-            }
-            Self::Search(space) => space.axes.iter().map(|(name, _)| name.as_str()).collect(),
-        }
-    }
-}
-
-fn grid_point(axes: &[(String, Vec<Value>)], mut index: u64) -> Params {
-    let mut point: Params = Vec::with_capacity(axes.len());
-    for (name, values) in axes.iter().rev() {
-        let count = values.len() as u64;
-        point.push((name.clone(), values[(index % count) as usize].clone()));
-        index /= count;
-    }
-    point.reverse();
-    point
-}
-
 impl WorkSpec {
     /// Says what to run: one of a command, a worker, and kinds of tasks.
     pub fn has_program(&self) -> bool {
@@ -512,13 +422,36 @@ impl JobSpec {
         BlobHash::of(&postcard::to_stdvec(self).expect("plain data always encodes"))
     }
 
-    /// How many tasks the job has.
+    /// How many tasks the job has; of a log and an open job, how many it has room for.
     pub fn task_count(&self) -> u64 {
         self.params.len().saturating_mul(u64::from(self.repeat))
     }
 
+    /// Whether tasks are added to the job while it runs, until it is closed.
+    pub fn is_open(&self) -> bool {
+        matches!(self.params, ParamSpace::Open(_))
+    }
+
+    /// Whether the numbers of its tasks are an order that more than half of its holders agree on.
+    pub fn is_ordered(&self) -> bool {
+        self.work.is_log() || self.is_open()
+    }
+
+    /// How many tasks the job's head tells of before anything was done.
+    pub fn first_tasks(&self) -> u32 {
+        match self.is_open() {
+            true => 0,
+            false => self.task_count() as u32,
+        }
+    }
+
+    /// Whether so many tasks may be those of this job.
+    pub fn may_have(&self, tasks: u32) -> bool {
+        self.is_open() || self.task_count() == u64::from(tasks)
+    }
+
     /// The specification without the values of its parameters and without what tasks need, which
-    /// may be more than a message holds. It has no tasks.
+    /// may be more than a message holds. It has no tasks, but for those of an open job.
     pub fn outline(&self) -> Self {
         let columns = self
             .params
@@ -526,11 +459,15 @@ impl JobSpec {
             .into_iter()
             .map(str::to_string)
             .collect();
-        Self {
-            params: ParamSpace::Rows {
+        let params = match &self.params {
+            ParamSpace::Open(_) => ParamSpace::Open(columns),
+            _ => ParamSpace::Rows {
                 columns,
                 cells: Vec::new(),
             },
+        };
+        Self {
+            params,
             needs: Needs::default(),
             ..self.clone()
         }

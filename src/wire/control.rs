@@ -2,17 +2,19 @@
 
 use nodectl_types::{
     Admits, Answer, Author, CopyDigest, Gang, GangWord, JobHead, JobSpec, KeptSecret, Message,
-    NodeInfo, Query, Roster, RowSet, Voters, WorkSpec,
+    NodeInfo, Params, Query, Roster, RowSet, TaskRecord, Voters, WorkSpec,
+    check::row_bytes,
     event::ClusterEvent,
     history::{GpuPage, LoadPage},
     limits,
     membership::{Body, News, Packet},
     message::Assignment,
+    query::EntryKey,
     roster::Word,
     secret::is_secret_name,
     text::is_name,
 };
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Bytes from a peer that are no valid message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,7 +97,9 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
             check(tasks.iter().all(are_few), "a task that needs too many others")?;
             work.as_deref().map_or(Ok(()), validate_work)
         }
-        Message::Report { refuses, .. } => {
+        Message::Report { refuses, finished, .. } => {
+            let is_end = |record: &Arc<TaskRecord>| !record.is_added();
+            check(finished.iter().all(is_end), "a report of a task that has not ended")?;
             let is_short = refuses.as_ref().is_none_or(|why| why.len() <= limits::MAX_REASON_BYTES);
             check(is_short, "an oversized reason to refuse a job")
         }
@@ -170,6 +174,7 @@ fn validate_query(query: &Query) -> Result<(), BadMessage> {
             value.len() <= limits::MAX_RESULT_BYTES,
             "an oversized entry of a log",
         ),
+        Query::Add { rows, .. } => check(are_rows(rows), "too many tasks to add"),
         Query::CancelTasks { tasks, .. } => check(
             tasks.len() <= limits::MAX_CANCELLED,
             "too many tasks to cancel",
@@ -188,6 +193,7 @@ fn validate_query(query: &Query) -> Result<(), BadMessage> {
         | Query::Log { .. }
         | Query::Explain { .. }
         | Query::Cancel { .. }
+        | Query::Close { .. }
         | Query::Retry { .. }
         | Query::Saved { .. }
         | Query::Training { .. }
@@ -204,6 +210,11 @@ fn validate_query(query: &Query) -> Result<(), BadMessage> {
         | Query::Events { .. }
         | Query::Program { .. } => Ok(()),
     }
+}
+
+fn are_rows(rows: &[(EntryKey, Params)]) -> bool {
+    let bytes: usize = rows.iter().map(|(_, row)| row_bytes(row)).sum();
+    rows.len() <= limits::MAX_ADDED && bytes <= limits::MAX_ADDED_BYTES
 }
 
 fn validate_answer(answer: &Answer) -> Result<(), BadMessage> {
@@ -230,6 +241,7 @@ fn validate_answer(answer: &Answer) -> Result<(), BadMessage> {
         | Answer::Retried { .. }
         | Answer::Appended { .. }
         | Answer::KeysUnknown { .. }
+        | Answer::Added { .. }
         | Answer::Aside(_)
         | Answer::Secrets(_)
         | Answer::Program(_) => Ok(()),
@@ -384,6 +396,13 @@ pub fn validate_spec(spec: &JobSpec) -> Result<(), BadMessage> {
         check(
             space.is_sound() && spec.repeat == 1,
             "parameters of which nothing can be drawn",
+        )?;
+    }
+    if let ParamSpace::Open(columns) = &spec.params {
+        let is_sound = (1..=limits::MAX_ROW_COLUMNS).contains(&columns.len());
+        check(
+            is_sound && spec.repeat == 1,
+            "an open job of impossible tasks",
         )?;
     }
     check(

@@ -183,6 +183,7 @@ impl From<FormerHead> for JobHead {
             is_step: false,
             is_log: false,
             voters: None,
+            open: None,
             done: head.done,
             failed: head.failed,
             stopped: head.stopped,
@@ -212,6 +213,7 @@ impl From<FormerTask> for TaskRecord {
             value: task.value,
             outputs: task.outputs,
             params: Params::new(),
+            row: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use nodectl_types::{
     manifest::safe_path,
     query::{Cursor, Progress},
 };
-use nodectl_wire::api::params_json;
+use nodectl_wire::api::record_params;
 use serde_json::{Value, json};
 use std::{
     collections::HashSet,
@@ -109,7 +109,7 @@ fn line(spec: &JobSpec, record: &TaskRecord) -> Value {
         .collect();
     let mut line = json!({
         "task": record.task,
-        "params": params_json(spec, record.task),
+        "params": record_params(record, Some(spec)),
         "status": "done",
         "value": value,
         "outputs": outputs,
@@ -120,6 +120,7 @@ fn line(spec: &JobSpec, record: &TaskRecord) -> Value {
         Outcome::Failed(failure) => Some(ended("failed", failure.to_string())),
         Outcome::Cancelled => Some(ended("cancelled", "cancelled".into())),
         Outcome::Stopped(why) => Some(ended("stopped", why.clone())),
+        Outcome::Added => Some(ended("cancelled", "it has not ended".into())),
     };
     if let Some((status, why)) = other {
         line["status"] = status.into();

@@ -337,6 +337,7 @@ mod tests {
                 .iter()
                 .any(|key| line.starts_with(&format!("# {key} = ")))
         };
+        let is_instead = |line: &str| line.starts_with("# params") || line.starts_with("# open");
         let mut tried = 0;
         for line in text
             .lines()
@@ -345,7 +346,7 @@ mod tests {
         {
             let bare: String = text
                 .lines()
-                .filter(|own| !(line.starts_with("# params") && own.starts_with("params")))
+                .filter(|own| !(is_instead(line) && own.starts_with("params")))
                 .map(|own| format!("{own}\n"))
                 .collect();
             let job = format!("{bare}{}\n", &line[2..]);

@@ -365,6 +365,24 @@ fn a_job_file_and_a_request_with_the_same_keys_are_the_same_job() {
             }),
         ),
         (
+            "name = 'a'\ncommand = ['fit', '{lr}', '{depth}', '{k}']\n\
+             params = { lr = { min = 1e-5, max = 0.1, scale = 'log' }, depth = [2, 3], k = { min = 1, max = 9 } }\n\
+             sample = { method = 'tpe', count = 20, seed = 3 }\nsweep = { metric = 'loss', goal = 'max' }",
+            json!({
+                "name": "a", "command": ["fit", "{lr}", "{depth}", "{k}"],
+                "params": { "grid": {
+                    "lr": { "min": 1e-5, "max": 0.1, "scale": "log" }, "depth": [2, 3],
+                    "k": { "min": 1, "max": 9 },
+                } },
+                "sample": { "method": "tpe", "count": 20, "seed": 3 },
+                "sweep": { "metric": "loss", "goal": "max" },
+            }),
+        ),
+        (
+            "name = 'a'\ncommand = ['fit', '{sample}']\nopen = ['sample', 'lr']",
+            json!({ "name": "a", "command": ["fit", "{sample}"], "open": ["sample", "lr"] }),
+        ),
+        (
             "name = 'a'\ncommand = ['echo']\nnodes = 3\nper_node = 2",
             json!({ "name": "a", "command": ["echo"], "nodes": 3, "per_node": 2 }),
         ),

@@ -361,7 +361,7 @@ impl World {
         let on_disk = |cell: Cell| match cell {
             Cell::Done(_) | Cell::Cancelled => true,
             Cell::Failed { count, .. } => count >= limit,
-            Cell::Unknown => false,
+            Cell::Unknown | Cell::Added(_) => false,
         };
         let over = |head: &nodectl_types::JobHead| head.cancelled || head.phase.is_ended();
         // Beyond a cut it may have ended, and have been removed since.

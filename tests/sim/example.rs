@@ -16,6 +16,7 @@ mod net;
 mod plan;
 mod pools;
 mod quiet;
+mod rows;
 mod runner;
 mod runs;
 mod scenarios;

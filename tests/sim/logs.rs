@@ -25,22 +25,10 @@ pub struct LogPlan {
 }
 
 impl Plan {
-    /// Where no disk loses anything, who answers tells the truth, and cuts heal: beyond one that does
-    /// not, a log waits.
+    /// Where no more happens than what logs are promised beside.
     pub fn draw_logs(&mut self, rng: &mut StdRng) {
-        let is_beyond = |(_, item): &(_, Item)| match item {
-            Item::Fault(fault) => matches!(
-                fault,
-                Fault::Wall { .. }
-                    | Fault::Damage { .. }
-                    | Fault::Lose { .. }
-                    | Fault::Copy { .. }
-                    | Fault::Upgrade { .. }
-            ),
-            Item::Act(_) => false,
-        };
         let draws = rng.random_bool(0.3);
-        if !draws || self.splits.is_some() || self.items.iter().any(is_beyond) {
+        if !draws || !self.keeps_orders() {
             return;
         }
         let storm_ms = self.heals_at.as_millis() as u64;
@@ -52,6 +40,30 @@ impl Plan {
             let at = std::time::Duration::from_millis(rng.random_range(50..storm_ms / 2));
             self.items.push((at, Item::Act(Act::Log(log))));
         }
+    }
+
+    /// No disk loses anything, who answers tells the truth, and there is one cut at most, between two
+    /// sides: beside several a log may be begun twice. Of one that has begun
+    /// `scenarios::logs::cuts_overlap` sees more.
+    pub fn keeps_orders(&self) -> bool {
+        let is_beyond = |(_, item): &(_, Item)| match item {
+            Item::Fault(fault) => matches!(
+                fault,
+                Fault::Wall { .. }
+                    | Fault::Cut { one_way: true, .. }
+                    | Fault::Damage { .. }
+                    | Fault::Lose { .. }
+                    | Fault::Copy { .. }
+                    | Fault::Rot { .. }
+                    | Fault::Upgrade { .. }
+            ),
+            Item::Act(_) => false,
+        };
+        let is_cut = |(_, item): &&(_, Item)| matches!(item, Item::Fault(Fault::Cut { .. }));
+        let cuts = self.items.iter().filter(is_cut).count();
+        let lossy =
+            cuts > 1 || self.net.loss > 0.0 || self.splits.is_some() || self.disk_errors > 0.0;
+        !lossy && !self.items.iter().any(is_beyond)
     }
 }
 

@@ -187,6 +187,8 @@ pub struct JobPlan {
     pub elastic: u32,
     /// Parameters are drawn while it runs.
     pub search: bool,
+    /// Tasks are added while it runs.
+    pub open: bool,
     /// How many of 100 tasks need others.
     pub graph: u32,
 }
@@ -420,6 +422,7 @@ impl Plan {
         self.draw_graphs(rng);
         self.draw_logs(rng);
         self.draw_limits(rng);
+        self.draw_open(rng);
     }
 
     fn draw_faults(&mut self, rng: &mut StdRng, storm: Duration) {
@@ -651,6 +654,7 @@ impl WorkStyle {
                 && tasks.is_multiple_of(2)
                 && tasks <= nodectl_types::limits::MAX_TRIALS,
             graph: 0,
+            open: false,
             sweep: self.sweeps,
             hopeless: (!huge && often(rng, 0.15)).then(|| rng.random_range(0..tasks)),
             failing: if !huge && often(rng, 0.3) {

@@ -15,6 +15,7 @@
 //! | `disk` | journals, blobs, and what happens to disks |
 //! | `runner` | tasks |
 //! | `pools` | pools: clients and hubs; workers, which are tasks, and their streams |
+//! | `rows` | tasks that are added while their job runs |
 //! | `searches` | parameters that are drawn while their job runs |
 //! | `logs` | logs: who appends to them, who reads them |
 //! | `faults` | what goes wrong, carried out |
@@ -35,6 +36,7 @@ mod net;
 mod plan;
 mod pools;
 mod quiet;
+mod rows;
 mod runner;
 mod runs;
 mod scenarios;

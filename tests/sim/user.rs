@@ -265,6 +265,7 @@ impl World {
         self.forget_lost_questions();
         self.submit_and_cancel();
         self.logs_act();
+        self.rows_act();
         let jobs: Vec<_> = self
             .user
             .jobs
@@ -438,7 +439,7 @@ impl World {
                 most: nodes + plan.elastic,
                 per_node,
             }),
-            adaptive: plan.search,
+            adaptive: plan.search || plan.open,
             ..WorkSpec::plain(&name, &["true"])
         };
         let mut axes = vec![(
@@ -451,9 +452,10 @@ impl World {
                 ("note".into(), vec![Value::Text("y".repeat(80_000).into())]),
             );
         }
-        let params = match plan.search {
-            true => ParamSpace::Search(searches::space(plan.tasks)),
-            false => ParamSpace::Grid(axes),
+        let params = match (plan.search, plan.open) {
+            (true, _) => ParamSpace::Search(searches::space(plan.tasks)),
+            (false, true) => ParamSpace::Open(plan.columns()),
+            (false, false) => ParamSpace::Grid(axes),
         };
         JobSpec {
             params,
@@ -519,7 +521,9 @@ impl World {
 
     pub fn user_hears(&mut self, node: usize, id: u64, answer: Result<Answer, QueryError>) {
         let Some(question) = self.user.questions.remove(&id) else {
-            if let Some(answer) = self.log_hears(id, answer) {
+            let answer = self.log_hears(id, answer);
+            let answer = answer.and_then(|answer| self.rows_hear(id, answer));
+            if let Some(answer) = answer {
                 self.pool_hears(id, answer);
             }
             return;
@@ -624,9 +628,13 @@ impl World {
             let name = self.job_name(job);
             self.tell(|| format!("{name} is told to be {phase:?} by n{node}"));
             self.check_phase(job, phase);
+            if phase == Phase::Done {
+                self.check_all_rows(job);
+            }
         }
         for record in records {
             self.check_told(job, record);
+            self.check_row(job, record);
         }
         if let Some(coordinator) = self.coordinator(job).filter(|_| !records.is_empty()) {
             self.moment(Moment::Told, coordinator);

@@ -28,7 +28,7 @@ from .cluster import is_client_running, is_server_running, start_head_node, star
 from .worker import WorkerInterface
 
 if TYPE_CHECKING:
-    from .job import Job
+    from .job import Job, submit
     from .pool import Pool
 
 __version__ = VERSION
@@ -57,6 +57,7 @@ __all__ = [
     "start_node",
     "start_redis",
     "start_server",
+    "submit",
 ]
 
 
@@ -85,6 +86,10 @@ def __getattr__(name: str) -> object:
         from .job import Job
 
         return Job
+    if name == "submit":
+        from .job import submit
+
+        return submit
     if name == "Log":
         from .log import Log
 

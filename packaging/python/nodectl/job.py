@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import time
-from typing import Any, Dict, Iterator, List, Optional
+import uuid
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence
 from urllib.parse import quote
 
-from . import _node
+from . import _jobs, _node
 from ._errors import NodeError
 from ._sizes import counted
 
 # How long one request waits for results, in ms; and how many it asks for.
 _WAIT_MS = 2000
 _PAGE = 512
+# Rows that are added in one request.
+_ROWS = 1000
 _ENDED = ("done", "failed", "cancelled")
 # How long a job whose coordinator died, or whose node leaves, is asked for again.
 _PATIENCE_SECONDS = 60.0
+
+
+
+def submit(command: Sequence[str], name: str = "job", open: Sequence[str] = (), key: Optional[str] = None, **more: Any) -> "Job":
+    """A new job that runs a command, which nodes have, on the cluster that this machine is a node of.
+
+    :param command: The program and its arguments; `{name}` stands for a parameter.
+    :param open: The job is open: tasks are added with `Job.extend`, each of which gives the parameters of these names, until `Job.close`.
+    :param key: Submitted again with the same key it is the same job.
+    :param more: Other keys of the API's `JobRequest`, such as `params`, `retries`, `env` and `resources`.
+    :raises NodeError: There is no node here, or it refuses the job.
+    """
+    path = _node.socket_path()
+    request = {"name": name, "command": list(command), **more}
+    if open:
+        request["open"] = list(open)
+    try:
+        _node.request(path, "GET", "/v1/node")
+    except OSError as error:
+        raise NodeError("no node answers at %s: %s\nhint: `nodectl join` makes this machine one" % (path, error)) from None
+    return Job(_jobs.submit(path, request, key))
 
 
 class Job:
@@ -86,11 +111,44 @@ class Job:
         """Stops what is unfinished of it."""
         _node.request(self._path, "POST", "/v1/jobs/%s/cancel" % self.id)
 
+    def extend(self, rows: Iterable[Mapping[str, Any]], key: Optional[str] = None) -> List[int]:
+        """Adds tasks to a job that is open; returns their numbers, when all of them count.
+
+        :param rows: The parameters of each task: numbers, truth values and texts by name.
+        :param key: A name for these rows: added again under it, in the same order, they are the same tasks.
+        :raises NodeError: The job is not open, or is closed, or has other parameters.
+        """
+        key = key or uuid.uuid4().hex
+        given = [dict(row) for row in rows]
+        columns = list(given[0]) if given else []
+        if any(set(row) != set(columns) for row in given):
+            raise ValueError("all rows give the same parameters")
+        tasks: List[int] = []
+        for first in range(0, len(given), _ROWS):
+            part = [[row[column] for column in columns] for row in given[first : first + _ROWS]]
+            body = json.dumps({"key": "%s/%d" % (key, first), "columns": columns, "rows": part}, allow_nan=False).encode()
+            tasks += self._post("tasks", body)["tasks"]
+        return tasks
+
+    def close(self) -> None:
+        """Ends a job that is open, once all its tasks have ended: no more can be added.
+
+        :raises NodeError: The job is not open.
+        """
+        self._post("close", b"")
+
+    def _post(self, what: str, body: bytes) -> Any:
+        target = "/v1/jobs/%s/%s" % (self.id, what)
+        return self._patiently(lambda: _node.request(self._path, "POST", target, body, kind="application/json"))
+
     def _get(self, target: str) -> Any:
+        return self._patiently(lambda: _node.request(self._path, "GET", target))
+
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                return _node.request(self._path, "GET", target)
+                return ask()
             except ConnectionAbortedError:
                 # Nobody coordinates it for a moment, or the node leaves.
                 if time.monotonic() > deadline:

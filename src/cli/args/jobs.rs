@@ -220,6 +220,25 @@ pub struct CancelArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct AddArgs {
+    #[command(flatten)]
+    pub name: JobName,
+    /// A file of parameter sets (CSV, TSV or JSONL): each becomes a task
+    #[arg(value_name = "FILE")]
+    pub rows: PathBuf,
+    /// A name for these rows: a second `add` with the same name and file adds nothing twice
+    /// [default: a random one]
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct CloseArgs {
+    #[command(flatten)]
+    pub name: JobName,
+}
+
+#[derive(Debug, Args)]
 pub struct RetryArgs {
     #[command(flatten)]
     pub name: JobName,

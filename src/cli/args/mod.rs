@@ -29,8 +29,9 @@ use trust::{BAN_NOTES, FORGET_NOTES};
 
 pub use common::{JsonArgs, ListArgs, ListingArgs, WatchArgs};
 pub use jobs::{
-    AttachArgs, CancelArgs, CommandArgs, ExplainArgs, FollowArgs, Goal, JobArgs, JobsArgs,
-    LogsArgs, PlotSpec, RemoveArgs, ReportArgs, ResultsArgs, RetryArgs, RunArgs, TaskStates,
+    AddArgs, AttachArgs, CancelArgs, CloseArgs, CommandArgs, ExplainArgs, FollowArgs, Goal,
+    JobArgs, JobsArgs, LogsArgs, PlotSpec, RemoveArgs, ReportArgs, ResultsArgs, RetryArgs, RunArgs,
+    TaskStates,
 };
 pub use launch::{DownArgs, PsdRunArgs, RequestArgs, UpArgs};
 pub use nodes::{
@@ -181,6 +182,10 @@ pub enum JobCommand {
     Report(ReportArgs),
     /// Stops a job, or some of its tasks; results so far are kept
     Cancel(CancelArgs),
+    /// Adds tasks to an open job
+    Add(AddArgs),
+    /// Ends an open job once its tasks have ended: no more can be added
+    Close(CloseArgs),
     /// Forgets jobs that have ended, with their results, on all nodes
     Remove(RemoveArgs),
     /// Why a job or a task is not running, node by node

@@ -249,6 +249,8 @@ fn the_help_names_every_command() {
       init         Writes a commented job file that runs as it is
       run          Runs the jobs of a job file, or a command; fetches results
       attach       Follows a submitted job as `run` does, and fetches its results
+      add          Adds tasks to an open job
+      close        Ends an open job once its tasks have ended: no more can be added
       jobs         The jobs, newest first
       job          All about one job; with `--tasks`, each of its tasks
       explain      Why a job or a task is not running, node by node

@@ -10,11 +10,11 @@ use futures::TryStreamExt;
 use hyper::{Method, header::HeaderValue};
 use nodectl_types::{BlobHash, JobDraft, JobId, JobSpec};
 use nodectl_wire::api::{
-    AppendRequest, Appended, AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest,
-    EventLine, Explanation, ForgetRequest, Forgotten, Invitation, Job, JobLine, LaunchView,
-    Membership, MembershipRequest, Node, NodeHistory, NodeSelf, Okay, PauseRequest, ProgramView,
-    ReplaceRequest, Results, Retried, SecretView, StateName, Stored, Submitted, TaskList,
-    TaskReference,
+    AddRequest, Added, AppendRequest, Appended, AuditLine, CancelRequest, CursorView, Device,
+    Doctor, DrainRequest, EventLine, Explanation, ForgetRequest, Forgotten, Invitation, Job,
+    JobLine, LaunchView, Membership, MembershipRequest, Node, NodeHistory, NodeSelf, Okay,
+    PauseRequest, ProgramView, ReplaceRequest, Results, Retried, SecretView, StateName, Stored,
+    Submitted, TaskList, TaskReference,
 };
 use std::{fmt::Display, path::Path, time::Duration};
 use tokio_util::io::ReaderStream;
@@ -219,6 +219,16 @@ impl Client {
     pub async fn append(&self, job: &str, entry: &AppendRequest) -> Result<Appended, ClientError> {
         let doing = "appending to the log";
         self.post_json(doing, &job_path(job, "/entries"), entry)
+            .await
+    }
+
+    pub async fn add(&self, job: &str, rows: &AddRequest) -> Result<Added, ClientError> {
+        let doing = "adding tasks to the job";
+        self.post_json(doing, &job_path(job, "/tasks"), rows).await
+    }
+
+    pub async fn close(&self, job: &str) -> Result<Okay, ClientError> {
+        self.post("closing the job", &job_path(job, "/close"), None)
             .await
     }
 

@@ -139,6 +139,11 @@ const CHANGES: &[(&str, &[&str])] = &[
     ),
     ("POST /v1/jobs/{job}/retry", &[""]),
     (
+        "POST /v1/jobs/{job}/tasks",
+        &[r#"{"key": "a", "columns": ["x"], "rows": [[1]]}"#],
+    ),
+    ("POST /v1/jobs/{job}/close", &[""]),
+    (
         "POST /v1/jobs/{job}/entries",
         &[r#"{"key": "a", "entry": 1}"#],
     ),

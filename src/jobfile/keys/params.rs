@@ -31,6 +31,9 @@ pub fn plan(fields: &Fields<'_, '_>, files: Option<&[Upload]>) -> Result<ParamSp
 }
 
 fn written(fields: &Fields<'_, '_>) -> Result<ParamSpace, Fault> {
+    if let Some(open) = fields.get("open") {
+        return added(fields, open.span());
+    }
     let zip = fields.bool("zip")?;
     if let Some(drawn) = drawn(fields, zip.as_ref().map(|zip| zip.span.clone()))? {
         return Ok(drawn);
@@ -68,6 +71,27 @@ fn written(fields: &Fields<'_, '_>) -> Result<ParamSpace, Fault> {
         )),
         _ => Ok(space),
     }
+}
+
+/// `open = [names]`: tasks are added while the job runs, each of which gives these parameters.
+fn added(fields: &Fields<'_, '_>, span: Range<usize>) -> Result<ParamSpace, Fault> {
+    for key in ["params", "zip", "sample", "files", "repeat", "task_names"] {
+        if let Some(other) = fields.get(key) {
+            let message = format!(
+                "tasks of an open job are added while it runs: `{key}` says nothing of them"
+            );
+            return Err(
+                Fault::new(other.span(), message).hint(format!("remove `{key}`, or `open`"))
+            );
+        }
+    }
+    let columns = fields.one_or_more("open")?;
+    if columns.is_empty() {
+        let fault = Fault::new(span, "`open` names no parameter that tasks are added with");
+        return Err(fault.hint("e.g. open = [\"sample\", \"temperature\"]"));
+    }
+    let columns = columns.into_iter().map(|column| column.value).collect();
+    Ok(ParamSpace::Open(columns))
 }
 
 /// The rows of `sample`, if the job draws some.
@@ -396,7 +420,10 @@ fn with_files(
             axes.insert(0, axis);
             Ok(ParamSpace::Grid(axes))
         }
-        ParamSpace::Rows { .. } | ParamSpace::Parts(_) | ParamSpace::Search(_) => {
+        ParamSpace::Rows { .. }
+        | ParamSpace::Parts(_)
+        | ParamSpace::Search(_)
+        | ParamSpace::Open(_) => {
             let span = fields.get("params").map(Spanned::span).unwrap_or_default();
             let fault = Fault::new(
                 span,
@@ -430,8 +457,8 @@ fn check_size(fields: &Fields<'_, '_>, space: &ParamSpace) -> Result<(), Fault> 
             };
             (values().count(), values().map(bytes).sum())
         }
-        // The parts of a graph are each the space of its tasks.
-        ParamSpace::Parts(_) => (0, 0),
+        // The parts of a graph are each the space of its tasks, and rows of an open job come later.
+        ParamSpace::Parts(_) | ParamSpace::Open(_) => (0, 0),
     };
     if count > MAX_VALUES || size > limits::MAX_SPEC_BYTES {
         let span = ["params", "files"]

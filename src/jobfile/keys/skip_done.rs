@@ -43,6 +43,12 @@ pub fn check(draft: &JobDraft) -> Result<(), (String, String)> {
                 .into(),
         ));
     }
+    if draft.is_open() {
+        return Err((
+            "its tasks are added while it runs".into(),
+            "leave out `skip_done`, or `open`".into(),
+        ));
+    }
     if work.adaptive {
         return Err((
             "what tasks are given is drawn while the job runs, from what others came to".into(),

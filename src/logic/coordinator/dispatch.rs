@@ -64,8 +64,10 @@ impl Candidate {
 impl Coordinator {
     /// Orders what can be ordered now.
     pub(super) fn dispatch(&mut self, core: &mut Core, lattice: &Lattice) {
-        let is_log = self.log.is_some();
-        if is_log || self.held_back(core).is_some() || self.waits_for(core).is_some() {
+        if self.is_log() || !self.has_order() || self.held_back(core).is_some() {
+            return;
+        }
+        if self.waits_for(core).is_some() {
             return;
         }
         if self.reads_trials(core) {

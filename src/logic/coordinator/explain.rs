@@ -42,7 +42,7 @@ impl Coordinator {
         if !self.head(core).phase.is_ended() {
             lines.extend(self.explain_gang(core));
             let nodes = core.members.alive().into_iter();
-            let nodes = nodes.filter(|_| self.log.is_none());
+            let nodes = nodes.filter(|_| !self.is_log());
             lines.extend(nodes.map(|node| self.explain_node(core, node)));
         }
         lines
@@ -87,9 +87,16 @@ impl Coordinator {
     fn explain_running(&self, core: &Core, lattice: &Lattice) -> String {
         let progress = self.progress(core, lattice);
         match self.head(core).workers {
-            _ if self.log.is_some() => {
+            _ if self.is_log() => {
                 format!("running: a log with {}", counted(progress.done, "entry"))
             }
+            _ if self.head(core).open == Some(true) => format!(
+                "open: {} of {} ended, {} at work, {} waiting on nodes, and more can be added",
+                progress.done + progress.failed + progress.stopped,
+                counted(progress.tasks, "task"),
+                progress.running,
+                progress.queued
+            ),
             Some(_) => format!(
                 "running: a pool with {}",
                 counted(progress.running, "worker")

@@ -96,6 +96,9 @@ impl TaskGraph {
 impl Coordinator {
     /// Where tasks need others, or differ, those that are ready are ordered as they become so.
     pub(super) fn begin_graph(&mut self, core: &Core, lattice: &Lattice) {
+        if self.rows.is_some() {
+            return self.begin_rows(lattice);
+        }
         let is_plain = self.spec.needs.is_empty() && self.graph.firsts.len() < 2;
         if is_plain || lattice.is_resting() {
             return;
@@ -270,6 +273,7 @@ impl Coordinator {
     pub(super) fn is_open(&self, lattice: &Lattice, task: TaskIndex, limit: u32) -> bool {
         !lattice.has_ended(task, limit)
             && self.graph.is_ready(task)
+            && self.has_row(task)
             && !self.active.contains_key(&task)
             && !self.results.is_settling(task)
     }

@@ -1,6 +1,7 @@
 //! Logs: jobs whose tasks are entries that users append, and of which nothing is dispatched. An
 //! entry is the result of a task, so it is written, copied and brought back like any other. What is
-//! more: entries have one order.
+//! more: entries have one order. So have the rows of open jobs (`rows`), which are entries here,
+//! too.
 //!
 //! Results of two sides of a partition have a join; orders have none. So a log has one coordinator
 //! at a time that takes entries, and voters, which `voters` is about. An entry counts once it is on
@@ -18,7 +19,8 @@ use crate::{
     lattice::Lattice,
 };
 use nodectl_types::{
-    Answer, Attempt, Outcome, QueryError, TaskIndex, TaskRecord, Time, limits, query::EntryKey,
+    Answer, Attempt, Cell, Outcome, QueryError, TaskIndex, TaskRecord, Time, limits,
+    query::EntryKey,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -29,6 +31,8 @@ use std::{
 const MOST_UNDER_WAY: u32 = 64;
 /// Users who wait for an entry to count, or to be taken in.
 const MOST_WAITING: usize = 1_024;
+/// The end of a task whose number a former coordinator gave to a row that never counted.
+const NEVER_ADDED: &str = "its row was lost before it was added: add it again";
 /// Keys that are known here, at most: of the entries before these, users look for them.
 const MOST_KEYS: usize = 16_384;
 
@@ -69,6 +73,22 @@ impl Log {
         }
     }
 
+    /// Behind the last entry, once entries are taken.
+    pub(super) fn end_if_open(&self) -> Option<TaskIndex> {
+        self.open.then_some(self.end)
+    }
+
+    /// Entries that do not count yet.
+    pub(super) fn under_way(&self) -> u32 {
+        self.end - self.counted
+    }
+
+    /// Numbers another entry.
+    pub(super) fn next(&mut self) -> TaskIndex {
+        self.end += 1;
+        self.end - 1
+    }
+
     fn note_key(&mut self, key: EntryKey, entry: TaskIndex) {
         self.keys.insert(key, entry);
         self.newest.push_back(key);
@@ -103,7 +123,8 @@ impl Coordinator {
     /// Appends an entry to the log, and answers when it counts, and all before it.
     pub fn append(&mut self, core: &mut Core, asker: Asker, appended: Appended) {
         let waiter = Waiter::new(core, asker);
-        let Some(log) = &mut self.log else {
+        let is_log = self.is_log();
+        let Some(log) = self.log.as_mut().filter(|_| is_log) else {
             let why = "it is no log: nothing can be appended to it";
             return core.answer(asker, Err(QueryError::Refused(why.into())));
         };
@@ -120,7 +141,10 @@ impl Coordinator {
         self.ask_for_votes(core);
         self.open_log(core, lattice);
         self.review_voters(core, lattice);
-        self.take_entries(core, lattice);
+        match self.is_log() {
+            true => self.take_entries(core, lattice),
+            false => self.take_rows(core, lattice),
+        }
     }
 
     /// After what was written counts: who waits for it hears so.
@@ -131,8 +155,16 @@ impl Coordinator {
         let Some(log) = self.log.as_mut().filter(|log| log.open) else {
             return;
         };
-        while lattice.is_done(log.counted) && !self.results.is_settling(log.counted) {
-            self.progress.ended(log.counted, true);
+        let is_log = self.spec.work.is_log();
+        let is_here = |entry: TaskIndex| match lattice.cell(entry) {
+            Cell::Done(_) => true,
+            Cell::Added(_) | Cell::Failed { .. } | Cell::Cancelled => !is_log,
+            Cell::Unknown => false,
+        };
+        while is_here(log.counted) && !self.results.is_settling(log.counted) {
+            if is_log {
+                self.progress.ended(log.counted, true);
+            }
             log.counted += 1;
         }
         let counts = |(_, entry): &mut (Waiter, TaskIndex)| *entry < log.counted;
@@ -140,6 +172,8 @@ impl Coordinator {
         for (waiter, entry) in told {
             core.answer(waiter.asker, Ok(Answer::Appended { entry }));
         }
+        let counted = log.counted;
+        self.tell_rows(core, counted);
     }
 
     /// What another holder has and this claim did not learn before it took entries: it never
@@ -173,16 +207,36 @@ impl Coordinator {
         if self.log.as_ref().is_none_or(|log| log.open) || !is_ready {
             return;
         }
+        // What runs with which parameters, and which keys came, has to be known first.
+        if self.rows.is_some() && self.reads_trials(core) {
+            return;
+        }
         let end = lattice.known_end().max(self.results.settling_end());
         if end == 0 && !self.may_begin_log(core) {
             return;
         }
         for entry in 0..end {
-            if !self.known_cell(lattice, entry).is_done() {
+            let known = self.known_cell(lattice, entry);
+            let is_gap = match self.is_log() {
+                true => !known.is_done(),
+                false => known == Cell::Unknown,
+            };
+            if is_gap {
                 self.write_entry(core, entry, None);
             }
         }
-        // What may not have counted is to count more than what others may have in its place.
+        if self.is_log() {
+            self.renew_entries(core, lattice, end);
+        }
+        if let Some(log) = &mut self.log {
+            (log.open, log.end, log.keys_from) = (true, end, end);
+        }
+        self.confirm_voters(core, lattice);
+        self.open_rows(core, lattice, end);
+    }
+
+    /// What may not have counted is to count more than what others may have in its place.
+    fn renew_entries(&mut self, core: &mut Core, lattice: &Lattice, end: TaskIndex) {
         let last =
             (end.saturating_sub(MOST_UNDER_WAY)..end).filter(|entry| lattice.is_done(*entry));
         let last: Vec<_> = last.collect();
@@ -196,10 +250,6 @@ impl Coordinator {
                 tasks: chunk.to_vec(),
             }));
         }
-        if let Some(log) = &mut self.log {
-            (log.open, log.end, log.keys_from) = (true, end, end);
-        }
-        self.confirm_voters(core, lattice);
     }
 
     /// A log that is begun on both sides of a cut would be two: only where more than half of the
@@ -253,31 +303,52 @@ impl Coordinator {
     }
 
     /// An entry is written like any result; one without a value holds the place of what never
-    /// counted.
-    fn write_entry(&mut self, core: &Core, entry: TaskIndex, value: Option<String>) {
+    /// counted. The place of a row is held by a task that is not to run.
+    pub(super) fn write_entry(&mut self, core: &Core, entry: TaskIndex, value: Option<String>) {
+        let (number, outcome) = match self.is_log() {
+            true => (1, Outcome::Done),
+            false => (0, Outcome::Stopped(NEVER_ADDED.into())),
+        };
         let attempt = Attempt {
             epoch: self.epoch,
-            number: 1,
+            number,
         };
         let record = TaskRecord {
             accepted: self.epoch,
             started_ms: core.now.wall_ms,
             value,
-            ..TaskRecord::plain(entry, attempt, core.me, Outcome::Done)
+            ..TaskRecord::plain(entry, attempt, core.me, outcome)
         };
         self.results.accept(Arc::new(record));
     }
 
-    /// Who has waited for long enough for an entry to count.
+    /// Who has waited for long enough for an entry or a row to count.
     pub(super) fn late_appenders(&mut self, core: &Core) -> Vec<Asker> {
         let now = core.mono();
-        let log = self.log.as_mut();
-        log.map_or_else(Vec::new, |log| log.dismiss(|waiter| waiter.until <= now))
+        self.dismiss_appenders(|waiter| waiter.until <= now)
     }
 
-    /// Everybody who waits for an entry to count.
+    /// Everybody who waits for an entry or a row to count.
     pub(super) fn all_appenders(&mut self) -> Vec<Asker> {
+        self.dismiss_appenders(|_| true)
+    }
+
+    fn dismiss_appenders(&mut self, is_over: impl Fn(&Waiter) -> bool) -> Vec<Asker> {
         let log = self.log.as_mut();
-        log.map_or_else(Vec::new, |log| log.dismiss(|_| true))
+        let mut askers = log.map_or_else(Vec::new, |log| log.dismiss(&is_over));
+        let rows = self.rows.as_mut();
+        askers.extend(rows.map_or_else(Vec::new, |rows| rows.dismiss(&is_over)));
+        askers
+    }
+
+    /// If its tasks have an order, all of it that counts is known. Until then nothing is taken from
+    /// nodes, which report it again: their records lack the keys of rows.
+    pub(super) fn has_order(&self) -> bool {
+        self.log.as_ref().is_none_or(|log| log.open)
+    }
+
+    /// Whether its tasks are the entries of a log.
+    pub(super) fn is_log(&self) -> bool {
+        self.spec.work.is_log()
     }
 }

@@ -7,6 +7,7 @@
 //! | `dispatch` | which node gets which task; taking work back; running stragglers twice |
 //! | `gangs` | the same for tasks that are several processes |
 //! | `log` | tasks that are entries of a log, in one order |
+//! | `rows` | tasks that are added while the job runs |
 //! | `graph` | tasks that need others, or differ from them: which may start |
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
 //! | `search` | parameters that are drawn while the job runs |
@@ -40,6 +41,7 @@ mod replicas;
 mod rest;
 mod results;
 mod rounds;
+mod rows;
 mod search;
 mod startup;
 mod stopping;
@@ -175,6 +177,7 @@ pub struct Coordinator {
     gangs: gangs::Gangs,
     graph: graph::TaskGraph,
     log: Option<log::Log>,
+    rows: Option<rows::Rows>,
     sequence: u64,
     results: results::ResultPipeline,
     /// Tasks of which this node's own results are to be accepted anew.
@@ -228,9 +231,9 @@ impl Coordinator {
             startups: startup::Startups::default(),
             gangs: gangs::Gangs::default(),
             graph: graph::TaskGraph::new(&spec, lattice),
+            rows: rows::Rows::new(&spec.params, lattice),
             log: spec
-                .work
-                .is_log()
+                .is_ordered()
                 .then(|| log::Log::new(core.is_witness(head.job))),
             sequence: 0,
             results: results::ResultPipeline::default(),
@@ -353,7 +356,7 @@ impl Coordinator {
     /// Whether all tasks have ended.
     fn is_complete(&self, core: &Core, lattice: &Lattice) -> bool {
         lattice.done() + lattice.cancelled() + lattice.failed_for_good(self.failure_limit(core))
-            == lattice.tasks()
+            == self.total(lattice)
     }
 
     /// What counts here may be told, and built on.
@@ -361,8 +364,8 @@ impl Coordinator {
         self.confirmed || self.is_alone(core)
     }
 
-    /// Nobody is there who could keep copies of what this node keeps; nor anywhere else, if the job
-    /// is a log.
+    /// Nobody is there who could keep copies of what this node keeps; nor anywhere else, if its
+    /// tasks have an order.
     fn is_alone(&self, core: &Core) -> bool {
         core.is_alone() && self.is_kept_by_voters(core, |_| false)
     }
@@ -413,6 +416,7 @@ impl Coordinator {
             || self.progress.is_watched()
             || self.stopping.is_awaited()
             || self.log.as_ref().is_some_and(log::Log::is_awaited)
+            || self.rows.as_ref().is_some_and(rows::Rows::is_awaited)
             || self.awaits_replicas()
         {
             self.wake(core);
@@ -553,6 +557,9 @@ impl Coordinator {
         head.failed = lattice.failed_for_good(limit_of(&self.spec, head.round));
         head.stopped = lattice.cancelled();
         head.workers = self.workers();
+        if self.rows.is_some() {
+            head.tasks = self.total(lattice);
+        }
         head.replicas = self.holders(core);
         if !self.kept {
             // Nobody is to hear of what may come to nothing.
@@ -580,12 +587,13 @@ impl Coordinator {
             return;
         }
         let head = self.head(core);
-        let phase = if self.is_confirmed(core) && self.is_complete(core, lattice) {
+        let is_over = !self.may_grow(head, lattice) && self.is_complete(core, lattice);
+        let phase = if self.is_confirmed(core) && is_over {
             match (
                 lattice.failed_for_good(self.failure_limit(core)),
                 lattice.done(),
             ) {
-                (0, 0) => Phase::Cancelled,
+                (0, 0) if self.total(lattice) > 0 => Phase::Cancelled,
                 (0, _) => Phase::Done,
                 _ => Phase::Failed,
             }
@@ -633,6 +641,7 @@ pub fn is_worth_storing(before: &JobHead, after: &JobHead) -> bool {
             head.cancelled,
             head.given_up,
             head.round,
+            head.open,
             head.phase,
         )
     };

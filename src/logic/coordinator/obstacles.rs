@@ -94,7 +94,7 @@ impl Coordinator {
 
     /// No node that is here could run it.
     fn lacks_nodes(&self, core: &Core) -> Option<Obstacle> {
-        if !self.active.is_empty() || !self.results.is_empty() || self.log.is_some() {
+        if !self.active.is_empty() || !self.results.is_empty() || self.is_log() {
             return None;
         }
         if let Some(gang) = self.spec.work.gang {

@@ -102,7 +102,7 @@ impl Coordinator {
         let claim = self.progress.claim;
         if watcher.cursor.claim != claim {
             // The order of a log's entries is everybody's.
-            let position = match self.log.is_some() {
+            let position = match self.is_log() {
                 true => watcher.cursor.position,
                 false => 0,
             };
@@ -141,7 +141,7 @@ impl Coordinator {
         } in due
         {
             let mut tasks = Vec::new();
-            if self.log.is_some() && !may_tell {
+            if self.is_log() && !may_tell {
                 // Who reads less than was told before would believe that it is gone.
                 let (job, holders) = (self.job, core.members.name(core.me));
                 core.answer(asker, Err(QueryError::NoCoordinator { job, holders }));
@@ -194,8 +194,9 @@ impl Coordinator {
     /// Whether members know older counts than these.
     pub(super) fn has_unsaid_counts(&self, core: &Core, lattice: &Lattice) -> bool {
         let head = self.head(core);
-        (head.done, head.stopped, head.workers)
-            != (lattice.done(), lattice.cancelled(), self.workers())
+        let has_more = self.rows.is_some() && head.tasks != self.total(lattice);
+        let said = (head.done, head.stopped, head.workers);
+        has_more || said != (lattice.done(), lattice.cancelled(), self.workers())
     }
 
     /// If the job is a pool: how many of its workers run.
@@ -220,16 +221,16 @@ impl Coordinator {
         let idle = |work: &super::NodeWork| work.running + work.queued + work.done == 0;
         let failed = lattice.failed_for_good(self.failure_limit(core));
         let ended = lattice.done() + failed + lattice.cancelled();
-        let open = match self.log.is_some() {
+        let open = match self.is_log() {
             true => 0,
-            false => lattice.tasks().saturating_sub(ended),
+            false => self.total(lattice).saturating_sub(ended),
         };
         let (rate, left) = self.expected(core, open);
         Progress {
             phase: head.phase,
-            tasks: match self.log.is_some() {
+            tasks: match self.is_log() {
                 true => lattice.done(),
-                false => lattice.tasks(),
+                false => self.total(lattice),
             },
             done: lattice.done(),
             failed,
@@ -290,6 +291,9 @@ impl Coordinator {
         head.failed = lattice.failed_for_good(self.failure_limit(core));
         head.stopped = lattice.cancelled();
         head.workers = self.workers();
+        if self.rows.is_some() {
+            head.tasks = self.total(lattice);
+        }
         let is_whole = self.is_inline || matches!(asker, Asker::Local(_));
         let spec = if is_whole {
             self.spec.clone()
@@ -326,7 +330,7 @@ impl Coordinator {
         };
         let page = limit.min(4096);
         if filter == TaskFilter::All {
-            let total = lattice.tasks();
+            let total = self.total(lattice);
             let shown = offset.min(total)..offset.saturating_add(page).min(total);
             return Answer::Tasks {
                 lines: shown.map(|task| self.line(core, lattice, task)).collect(),
@@ -336,7 +340,7 @@ impl Coordinator {
         // What runs is asked for every second by whoever looks, also of millions of tasks.
         let tasks: Box<dyn Iterator<Item = TaskIndex>> = match filter {
             TaskFilter::Running => Box::new(self.active.keys().copied()),
-            _ => Box::new(0..lattice.tasks()),
+            _ => Box::new(0..self.total(lattice)),
         };
         let (mut lines, mut total) = (Vec::new(), 0);
         for task in tasks.filter(matches) {
@@ -398,7 +402,7 @@ impl Coordinator {
             let running = |(node, attempt)| Location::Running { node, attempt };
             return Some(process.map_or(Location::Nowhere, running));
         }
-        if !matches!(lattice.cell(task), Cell::Unknown) {
+        if !matches!(lattice.cell(task), Cell::Unknown | Cell::Added(_)) {
             return None;
         }
         // An attempt that has ended is nowhere else while its record is being made durable.

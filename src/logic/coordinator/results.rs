@@ -305,7 +305,7 @@ impl Coordinator {
                 }
             } else if self.results.decides(&record) {
                 self.results.note_told(from, record, now);
-            } else if !self.results.is_full() {
+            } else if !self.results.is_full() && self.has_order() {
                 self.accept(core, lattice, from, record);
             }
         }
@@ -342,16 +342,17 @@ impl Coordinator {
             work.done += u32::from(record.is_done());
         }
         let failures = match &record.outcome {
-            Outcome::Done | Outcome::Cancelled | Outcome::Stopped(_) => 0,
+            Outcome::Done | Outcome::Cancelled | Outcome::Stopped(_) | Outcome::Added => 0,
             Outcome::Failed(failure) if failure.is_final() => {
                 self.failure_limit(core).max(lattice.failures(task) + 1)
             }
             Outcome::Failed(_) => self.counted_failures(core, lattice, task) + 1,
         };
         let accepted = self.epoch;
-        if (record.failures, record.accepted) != (failures, accepted) {
+        let row = self.rows.as_ref().and_then(|rows| rows.key_of(task));
+        if (record.failures, record.accepted, record.row) != (failures, accepted, row) {
             let record = Arc::make_mut(&mut record);
-            (record.failures, record.accepted) = (failures, accepted);
+            (record.failures, record.accepted, record.row) = (failures, accepted, row);
         }
         self.results.begin(&record);
         if record.is_done() {
@@ -387,7 +388,7 @@ impl Coordinator {
             // What a claim of a later epoch ordered, which came to nothing, is no later failure.
             Cell::Failed { attempt, .. } if is_ours && attempt.epoch > self.epoch => false,
             Cell::Failed { attempt, .. } => record.attempt <= attempt,
-            Cell::Unknown => false,
+            Cell::Unknown | Cell::Added(_) => false,
             Cell::Cancelled | Cell::Done(_) => true,
         };
         counts || (is_ours && !is_active)
@@ -639,6 +640,9 @@ impl Coordinator {
             }
             return;
         }
+        if record.is_added() {
+            return self.reopen(record.task);
+        }
         self.progress.record(core.mono(), record);
         self.trial_ended(record);
         if !lattice.has_ended(record.task, limit) {
@@ -653,7 +657,7 @@ impl Coordinator {
         }
         self.stop_task(core, record.task);
         let is_done = lattice.is_done(record.task);
-        if self.log.is_none() {
+        if !self.is_log() {
             self.progress.ended(record.task, is_done);
         }
         match is_done {

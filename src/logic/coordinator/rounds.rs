@@ -19,7 +19,7 @@ impl Coordinator {
         let head = self.head(core);
         let failed = lattice.failed_for_good(self.failure_limit(core));
         let tasks = match head.is_given_up() {
-            true => lattice.tasks() - lattice.done() - lattice.cancelled(),
+            true => self.total(lattice) - lattice.done() - lattice.cancelled(),
             false => failed,
         };
         // Nobody gives a pool whose job has ended anything to do.

@@ -30,14 +30,60 @@ pub(super) struct Search {
     tpe: Tpe,
     /// Of tasks that may run yet, and of those that failed for good.
     drawn: BTreeMap<TaskIndex, Params>,
-    /// Tasks that had ended when the job was claimed, and whose records were not read yet.
-    unread: BTreeSet<TaskIndex>,
-    /// Those of them that are being read.
-    asked: BTreeSet<TaskIndex>,
+    /// Tasks that had ended when the job was claimed.
+    unread: Unread,
     /// Draws that are left in this turn.
     left: u32,
     /// It was said that results lack the metric.
     is_lack_told: bool,
+}
+
+/// Tasks of which something was known when the job was claimed, and whose records were not read
+/// yet.
+#[derive(Debug)]
+pub(super) struct Unread {
+    tasks: BTreeSet<TaskIndex>,
+    /// Those of them that are being read.
+    asked: BTreeSet<TaskIndex>,
+}
+
+impl Unread {
+    pub(super) fn of(lattice: &Lattice) -> Self {
+        let known = (0..lattice.known_end()).filter(|task| lattice.cell(*task) != Cell::Unknown);
+        Self {
+            tasks: known.collect(),
+            asked: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn remove(&mut self, task: TaskIndex) {
+        self.tasks.remove(&task);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Those that are to be read next, if none are being read.
+    fn ask(&mut self) -> Option<Vec<TaskIndex>> {
+        if !self.asked.is_empty() || self.tasks.is_empty() {
+            return None;
+        }
+        self.asked = self.tasks.iter().copied().take(RECORD_BATCH).collect();
+        Some(self.asked.iter().copied().collect())
+    }
+
+    /// Records of this node's own journal. Those that did not fit are asked for again; where none
+    /// came, they cannot be had, and are not waited for.
+    fn came(&mut self, records: &[Arc<TaskRecord>]) {
+        let asked = std::mem::take(&mut self.asked);
+        let came: BTreeSet<_> = records.iter().map(|record| record.task).collect();
+        let is_over = |task: &TaskIndex| {
+            let is_lost = came.is_empty() && asked.contains(task);
+            came.contains(task) || is_lost
+        };
+        self.tasks.retain(|task| !is_over(task));
+    }
 }
 
 impl Search {
@@ -49,13 +95,11 @@ impl Search {
         let (ParamSpace::Search(space), Some(sweep)) = (params, sweep) else {
             return None;
         };
-        let known = (0..lattice.known_end()).filter(|task| lattice.cell(*task) != Cell::Unknown);
         Some(Self {
             tpe: Tpe::new(space.clone(), sweep.goal),
             sweep: sweep.clone(),
             drawn: BTreeMap::new(),
-            unread: known.collect(),
-            asked: BTreeSet::new(),
+            unread: Unread::of(lattice),
             left: MOST_DRAWS,
             is_lack_told: false,
         })
@@ -98,6 +142,7 @@ impl Search {
                 }
                 return true;
             }
+            (Outcome::Added, _) => return true,
             (Outcome::Done | Outcome::Stopped(_) | Outcome::Cancelled, _) => {}
         }
         self.drawn.remove(&task);
@@ -108,9 +153,10 @@ impl Search {
 impl Coordinator {
     /// The parameters with which a task is ordered.
     pub(super) fn params_for(&mut self, task: TaskIndex) -> Params {
-        match &mut self.search {
-            Some(search) => search.params_for(task),
-            None => self.spec.task_params(task),
+        match (&mut self.search, &self.rows) {
+            (Some(search), _) => search.params_for(task),
+            (None, Some(rows)) => rows.params_of(task),
+            (None, None) => self.spec.task_params(task),
         }
     }
 
@@ -119,52 +165,55 @@ impl Coordinator {
         self.search.as_ref().is_none_or(|search| search.left > 0)
     }
 
-    /// A turn begins. Records that are yet to be read are read, and until then nothing is drawn:
-    /// true if so.
+    /// A turn begins. Records that are yet to be read are read, and until then nothing is drawn or
+    /// added: true if so.
     pub(super) fn reads_trials(&mut self, core: &mut Core) -> bool {
-        let Some(search) = &mut self.search else {
-            return false;
+        let unread = match (&mut self.search, &mut self.rows) {
+            (Some(search), _) => {
+                search.left = MOST_DRAWS;
+                &mut search.unread
+            }
+            (None, Some(rows)) => &mut rows.unread,
+            (None, None) => return false,
         };
-        search.left = MOST_DRAWS;
-        if search.asked.is_empty() && !search.unread.is_empty() {
-            search.asked = search.unread.iter().copied().take(RECORD_BATCH).collect();
+        if let Some(tasks) = unread.ask() {
             core.effects.push(Effect::Disk(DiskEffect::SendRecords {
                 to: core.me,
                 job: self.job,
                 epoch: self.epoch,
                 chunk: 0,
-                tasks: search.asked.iter().copied().collect(),
+                tasks,
             }));
         }
-        !search.unread.is_empty()
+        !unread.is_empty()
     }
 
-    /// Records of this node's own journal. Those that did not fit are asked for again; where none
-    /// came, they cannot be had, and are not waited for.
+    /// Records of this node's own journal.
     pub fn trials_read(&mut self, lattice: &Lattice, records: &[Arc<TaskRecord>]) {
-        let Some(search) = &mut self.search else {
-            return;
-        };
-        let asked = std::mem::take(&mut search.asked);
-        let came: BTreeSet<_> = records.iter().map(|record| record.task).collect();
-        let is_over = |task: &TaskIndex| {
-            let is_lost = came.is_empty() && asked.contains(task);
-            came.contains(task) || is_lost
-        };
-        search.unread.retain(|task| !is_over(task));
-        for record in records {
-            if lattice.cell(record.task) == Cell::of(record) {
+        let counts = |record: &&Arc<TaskRecord>| lattice.cell(record.task) == Cell::of(record);
+        if let Some(search) = &mut self.search {
+            search.unread.came(records);
+            for record in records.iter().filter(counts) {
                 search.note(record);
+            }
+        }
+        if let Some(rows) = &mut self.rows {
+            rows.unread.came(records);
+            for record in records.iter().filter(counts) {
+                rows.note(record);
             }
         }
     }
 
     /// A record counts.
     pub(super) fn note_trial(&mut self, core: &mut Core, record: &TaskRecord) {
+        if let Some(rows) = &mut self.rows {
+            rows.note(record);
+        }
         let Some(search) = &mut self.search else {
             return;
         };
-        search.unread.remove(&record.task);
+        search.unread.remove(record.task);
         let has_metric = search.note(record);
         if !has_metric && !std::mem::replace(&mut search.is_lack_told, true) {
             let (job, metric) = (self.job, &search.sweep.metric);

@@ -123,13 +123,24 @@ impl Coordinator {
     /// Gives tasks that failed for good new attempts, and answers when that is durable.
     pub fn retry_tasks(&mut self, core: &mut Core, lattice: &Lattice, asker: Asker) {
         let tasks = self.retry(core, lattice);
+        let answer = Answer::Retried { tasks };
+        match tasks {
+            0 => self.answer_when_kept(core, lattice, 0, asker, answer),
+            _ => self.answer_when_head_kept(core, lattice, asker, answer),
+        }
+    }
+
+    /// Answers when the job's head, as it is, is durable.
+    pub(super) fn answer_when_head_kept(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        asker: Asker,
+        answer: Answer,
+    ) {
         let head = self.head(core).clone();
-        let ticket = if tasks > 0 {
-            self.keep_head(core, head)
-        } else {
-            0
-        };
-        self.answer_when_kept(core, lattice, ticket, asker, Answer::Retried { tasks });
+        let ticket = self.keep_head(core, head);
+        self.answer_when_kept(core, lattice, ticket, asker, answer);
     }
 
     fn answer_when_kept(
@@ -200,9 +211,11 @@ impl Coordinator {
             .as_ref()
             .and_then(|trials| trials.last(task));
         let value = last.map(|(metric, point)| json_object(metric, point));
-        let params = self.search.as_ref();
-        let params = params.map(|search| search.params_of(task));
-        let params = params.unwrap_or_default();
+        let params = match (&self.search, &self.rows) {
+            (Some(search), _) => search.params_of(task),
+            (None, Some(rows)) => rows.params_of(task),
+            (None, None) => Vec::new(),
+        };
         let never = Attempt {
             epoch: self.epoch,
             number: 0,
@@ -215,6 +228,7 @@ impl Coordinator {
             duration_us: running.as_micros() as u64,
             value,
             params,
+            row: self.rows.as_ref().and_then(|rows| rows.key_of(task)),
             ..TaskRecord::plain(task, attempt, node, outcome)
         };
         self.stop_task(core, task);
@@ -269,7 +283,7 @@ impl Coordinator {
             core.answer(asker, Err(QueryError::Refused(why.into())));
         }
         for asker in self.late_appenders(core) {
-            let who = "a second node that keeps the log".to_string();
+            let who = "a second node that keeps the job".to_string();
             core.answer(asker, Err(QueryError::Timeout(who)));
         }
     }

@@ -28,6 +28,7 @@ prop_compose! {
             is_step: false,
             is_log: false,
             voters: None,
+            open: None,
             done: 0,
             failed: 0,
             stopped: 0,

@@ -119,6 +119,7 @@ fn head(job: u64, phase: Phase) -> JobHead {
         is_step: false,
         is_log: false,
         voters: None,
+        open: None,
         done: 0,
         failed: 0,
         stopped: 0,

@@ -30,6 +30,10 @@ pub enum AuditName {
     Cancel,
     /// An entry of a log, where it was refused.
     Append,
+    /// Tasks for an open job, where they were refused.
+    Add,
+    /// No more tasks are added to an open job.
+    Close,
     Remove,
     Retry,
     Attach,
@@ -65,6 +69,8 @@ impl AuditName {
             Self::Pool => "pool",
             Self::Cancel => "cancel",
             Self::Append => "append",
+            Self::Add => "add",
+            Self::Close => "close",
             Self::Remove => "remove",
             Self::Retry => "retry",
             Self::Attach => "attach",

@@ -61,6 +61,10 @@ pub struct JobLine {
     /// Its tasks are the entries of a log.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_log: bool,
+    /// Of an open job: whether more tasks may be added to it; it ends only when it is closed, and
+    /// all its tasks have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<bool>,
     /// An earlier `run` was killed and left it unfinished; nothing of it runs until somebody goes
     /// on with it (`/resume`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -375,6 +379,7 @@ impl From<&JobHead> for JobLine {
             after: head.after.iter().map(ToString::to_string).collect(),
             is_step: head.is_step,
             is_log: head.is_log,
+            open: head.open,
             aside: false,
         }
     }

@@ -16,6 +16,8 @@
 //! | `membership` | who belongs to the cluster |
 //! | `program` | the program that a node runs |
 //! | `result` | how tasks ended |
+//! | `rows` | tasks that are added to open jobs, in requests |
+//! | `search` | parameters that are drawn while a job runs, in requests |
 //! | `submit` | a job as people submit it |
 //! | `sweep` | what the tasks of a sweep report, in requests |
 //! | `params` | workers that train together |
@@ -36,6 +38,8 @@ pub mod params;
 pub mod pool;
 pub mod program;
 pub mod result;
+pub mod rows;
+pub mod search;
 pub mod submit;
 pub mod sweep;
 
@@ -61,8 +65,10 @@ pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use program::{ProgramView, ReplaceRequest, ReplacementName};
 pub use result::{
     CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult,
-    params_json,
+    param_json, record_params,
 };
+pub use rows::{AddRequest, Added};
+pub use search::{MethodRequest, SampleRequest};
 pub use submit::{
     AfterRequest, ArgumentsRequest, EnvironmentRequest, ExtendRequest, JobRequest, ParamsRequest,
     ResourcesRequest, WorkerRequest,

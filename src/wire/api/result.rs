@@ -195,7 +195,7 @@ impl TaskResult {
         let failure = match &record.outcome {
             Outcome::Done => None,
             Outcome::Failed(failure) => Some(FailureView::from(failure)),
-            Outcome::Cancelled => Some(FailureView {
+            Outcome::Cancelled | Outcome::Added => Some(FailureView {
                 kind: FailureKind::Cancelled,
                 message: "cancelled".into(),
                 code: None,
@@ -211,12 +211,7 @@ impl TaskResult {
         Self {
             task: record.task,
             name: spec.and_then(|spec| spec.task_name(record.task)),
-            params: match record.params.as_slice() {
-                [] => spec
-                    .map(|spec| params_json(spec, record.task))
-                    .unwrap_or_default(),
-                drawn => named_json(drawn),
-            },
+            params: record_params(record, spec),
             status: StatusName::from(&record.outcome),
             failure,
             attempt: record.attempt.to_string(),
@@ -263,12 +258,14 @@ fn value_json(text: &str) -> Json {
     serde_json::from_str(text).unwrap_or_else(|_| Json::String(text.to_string()))
 }
 
-/// The parameters of a task by their names; none where the job has no such task.
-pub fn params_json(spec: &JobSpec, task: u32) -> Map<String, Json> {
-    if u64::from(task) >= spec.task_count() {
-        return Map::new();
+/// The parameters of a task by their names: those that were drawn or added while the job ran, or
+/// else those of the specification; none where the job has no such task.
+pub fn record_params(record: &TaskRecord, spec: Option<&JobSpec>) -> Map<String, Json> {
+    let has_task = |spec: &&JobSpec| u64::from(record.task) < spec.task_count();
+    match (record.params.as_slice(), spec.filter(has_task)) {
+        ([], Some(spec)) => named_json(&spec.task_params(record.task)),
+        (params, _) => named_json(params),
     }
-    named_json(&spec.task_params(task))
 }
 
 fn named_json(params: &[(String, Value)]) -> Map<String, Json> {
@@ -328,6 +325,8 @@ impl From<&Outcome> for StatusName {
             Outcome::Failed(_) => Self::Failed,
             Outcome::Cancelled => Self::Cancelled,
             Outcome::Stopped(_) => Self::Stopped,
+            // No end, so that nobody is told of it as of a result.
+            Outcome::Added => Self::Cancelled,
         }
     }
 }

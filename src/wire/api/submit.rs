@@ -3,6 +3,7 @@
 
 use super::{
     graph::{TaskRequest, with_tasks},
+    search::SampleRequest,
     sweep::SweepRequest,
 };
 use nodectl_types::{
@@ -41,6 +42,13 @@ pub struct JobRequest {
     pub log: bool,
     #[serde(default)]
     pub params: Option<ParamsRequest>,
+    /// Parameters are drawn from `params` while the job runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<SampleRequest>,
+    /// The job is open: tasks are added while it runs, each of which gives the parameters of these
+    /// names, until `/v1/jobs/{job}/close`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub open: Vec<String>,
     #[serde(default = "one")]
     pub repeat: u32,
     /// Failures of a task that are forgiven: 2 for commands, 3 for workers.
@@ -303,6 +311,7 @@ impl JobRequest {
                 "a job has one of a command, a worker and tasks",
             ));
         }
+        let params = params_of(self.params, self.sample, self.open)?;
         let resources = match self.resources {
             Some(resources) => resources.into_resources()?,
             None if worker.is_some() => Resources::default(),
@@ -332,13 +341,12 @@ impl JobRequest {
             isolation: self.isolation.into_isolation(),
             secrets: self.secrets,
             gang: Gang::of(self.nodes.map(NodesRequest::bounds), self.per_node),
+            adaptive: matches!(params, ParamSpace::Search(_) | ParamSpace::Open(_)),
             ..WorkSpec::named(&self.name)
         };
         let draft = JobDraft::new(work);
         let draft = JobDraft {
-            params: self
-                .params
-                .map_or(Ok(ParamSpace::Single), ParamsRequest::into_space)?,
+            params,
             repeat: self.repeat,
             retries: self.retries.unwrap_or(draft.retries),
             min_nodes: self.min_nodes,
@@ -353,6 +361,24 @@ impl JobRequest {
             true => Ok(draft),
             false => with_tasks(draft, self.tasks),
         }
+    }
+}
+
+/// What tasks run with: one of what is given, what is drawn, and what is added.
+fn params_of(
+    params: Option<ParamsRequest>,
+    sample: Option<SampleRequest>,
+    open: Vec<String>,
+) -> Result<ParamSpace, BadJob> {
+    match (params, sample) {
+        (None, None) if !open.is_empty() => Ok(ParamSpace::Open(open)),
+        (None, None) => Ok(ParamSpace::Single),
+        _ if !open.is_empty() => Err(bad(
+            "open",
+            "tasks of an open job are added: it has no `params` and no `sample`",
+        )),
+        (params, Some(sample)) => sample.into_space(params),
+        (Some(params), None) => params.into_space(),
     }
 }
 
@@ -515,7 +541,7 @@ fn cells(of: &str, columns: &[String], rows: Vec<Vec<Json>>) -> Result<Vec<Value
     Ok(cells)
 }
 
-fn scalar(field: &str, value: Json) -> Result<Value, BadJob> {
+pub(super) fn scalar(field: &str, value: Json) -> Result<Value, BadJob> {
     match value {
         Json::Bool(value) => Ok(Value::Bool(value)),
         Json::String(text) => Ok(Value::Text(text.into_boxed_str())),

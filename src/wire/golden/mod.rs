@@ -107,11 +107,13 @@ fn as_before(record: Record) -> Record {
             given_up: 0,
             is_log: false,
             voters: None,
+            open: None,
             ..head
         }),
         Record::Task(task) => Record::Task(Arc::new(TaskRecord {
             accepted: task.attempt.epoch,
             params: Vec::new(),
+            row: None,
             ..(*task).clone()
         })),
     }

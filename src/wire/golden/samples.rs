@@ -31,7 +31,9 @@ use nodectl_types::{
     spec::{Builtin, BuiltinWorker, PythonWorker, WorkerRole, WorkerSpec},
     sweep::{Goal, MetricPoint, StopRule, Sweep},
 };
-use parts::{graph_spec, grid_spec, head, node_info, progress, record, search_spec, spec, work};
+use parts::{
+    graph_spec, grid_spec, head, node_info, open_spec, progress, record, search_spec, spec, work,
+};
 use std::sync::Arc;
 
 const JOB: JobId = JobId(0x0123_4567_89ab_cdef);
@@ -225,7 +227,13 @@ fn cells() -> Vec<Cell> {
         count: 2,
         attempt: ATTEMPT,
     };
-    vec![Cell::Unknown, failed, Cell::Cancelled, Cell::Done(key)]
+    vec![
+        Cell::Unknown,
+        Cell::Added(key),
+        failed,
+        Cell::Cancelled,
+        Cell::Done(key),
+    ]
 }
 
 fn assignment() -> Assignment {
@@ -426,6 +434,11 @@ fn orders() -> Vec<Query> {
             known: 3,
             value: "{\"key\":\"a\",\"entry\":1}".into(),
         },
+        Query::Add {
+            job: JOB,
+            rows: vec![([7; 16], vec![("x".into(), Value::Int(3))])],
+        },
+        Query::Close { job: JOB },
         Query::Retry { job: JOB },
         Query::Saved {
             job: JOB,
@@ -578,12 +591,14 @@ pub fn records() -> Vec<Record> {
         Outcome::Done,
         Outcome::Cancelled,
         Outcome::Stopped("loss 3".into()),
+        Outcome::Added,
     ]);
     let mut all = vec![
         Record::Spec(Arc::new(spec())),
         Record::Spec(Arc::new(grid_spec())),
         Record::Spec(Arc::new(graph_spec())),
         Record::Spec(Arc::new(search_spec())),
+        Record::Spec(Arc::new(open_spec())),
         Record::Head(head()),
     ];
     all.extend(ends.map(|end| Record::Task(Arc::new(record(end)))));

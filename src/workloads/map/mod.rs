@@ -21,8 +21,8 @@ use nodectl_jobfile::{
 use nodectl_types::{JobDraft, ParamSpace, WorkSpec};
 
 #[rustfmt::skip]
-pub const KEYS: [&str; 38] = [
-    "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "files", "repeat",
+pub const KEYS: [&str; 39] = [
+    "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "open", "files", "repeat",
     "source", "data", "exclude", "outputs", "task_names", "skip_done",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
     "wait", "sweep", "resources", "computing", "isolation", "secrets", "nodes", "per_node", "task",
@@ -72,7 +72,7 @@ fn plan_command(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     let work = WorkSpec {
         task_names,
         gang: common::gang(fields)?,
-        adaptive: matches!(params, ParamSpace::Search(_)),
+        adaptive: matches!(params, ParamSpace::Search(_) | ParamSpace::Open(_)),
         ..command_work(fields, &name, command, worker)?
     };
     let draft = JobDraft {

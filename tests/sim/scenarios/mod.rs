@@ -13,6 +13,7 @@ pub mod pools;
 pub mod rest;
 pub mod resync;
 pub mod retention;
+pub mod rows;
 pub mod searches;
 pub mod seeds;
 pub mod submission;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Scenario> {
         rest::ALL,
         resync::ALL,
         retention::ALL,
+        rows::ALL,
         searches::ALL,
         seeds::ALL,
         submission::ALL,

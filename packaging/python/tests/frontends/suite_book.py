@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-NAME = "programs of docs/guide/python-frontends.md and graphs.md"
+NAME = "programs of docs/guide/python-frontends.md, graphs.md and open.md"
 HERE = os.path.dirname(os.path.abspath(__file__))
-PAGES = [os.path.join(HERE, "../../../../docs/guide", name) for name in ("python-frontends.md", "graphs.md")]
+PAGES = [os.path.join(HERE, "../../../../docs/guide", name) for name in ("python-frontends.md", "graphs.md", "open.md")]
 LIMIT_SECONDS = 240
 # What a program needs beside the package, by the name that it imports.
 _NEEDED = ("dask", "emcee", "joblib", "numpy", "optuna", "pandas", "scipy", "sklearn", "submitit", "hydra", "ewoks")

@@ -1,4 +1,4 @@
-//! The voters of a log: who they are is itself agreed upon by more than half of them.
+//! The voters of a log or an open job: who they are is itself agreed upon by more than half of them.
 //!
 //! A claim takes entries once more than half of the voters have voted for it and have shown what
 //! they have since. Each votes for one claim of an epoch, and has that on its disk before it says
@@ -145,12 +145,13 @@ impl Coordinator {
         }
     }
 
-    pub fn is_log(&self) -> bool {
+    /// Whether what counts of it is decided by voters.
+    pub fn is_ordered(&self) -> bool {
         self.log.is_some()
     }
 
-    /// Entries are taken.
-    pub fn is_open_log(&self) -> bool {
+    /// Entries, or rows, are taken.
+    pub fn takes_entries(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.open)
     }
 

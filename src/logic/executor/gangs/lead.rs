@@ -307,7 +307,9 @@ impl Executor {
                 let record = failed(key, core.me, lead, (rank, node), &failure);
                 self.disband(core, key, End::Ended(Box::new(record)));
             }
-            Outcome::Cancelled | Outcome::Stopped(_) => self.disband(core, key, End::Back),
+            Outcome::Cancelled | Outcome::Stopped(_) | Outcome::Added => {
+                self.disband(core, key, End::Back)
+            }
         }
     }
 

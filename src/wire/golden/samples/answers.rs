@@ -57,6 +57,7 @@ pub fn answers() -> Vec<Answer> {
         Answer::Retried { tasks: 12 },
         Answer::Appended { entry: 12 },
         Answer::KeysUnknown { below: 11 },
+        Answer::Added { tasks: vec![3, 4] },
         Answer::Roster(Box::new(roster())),
         Answer::History(load_page(2)),
         Answer::Events(events()),

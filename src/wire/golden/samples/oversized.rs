@@ -195,6 +195,10 @@ fn tasks() -> Oversized {
         known: 0,
         value: "1".repeat(limits::MAX_RESULT_BYTES + 1),
     });
+    let add = ask(Query::Add {
+        job: JOB,
+        rows: vec![([1; 16], Vec::new()); limits::MAX_ADDED + 1],
+    });
     let cancel = ask(Query::CancelTasks {
         job: JOB,
         tasks: vec![1; limits::MAX_CANCELLED + 1],
@@ -215,6 +219,7 @@ fn tasks() -> Oversized {
         (assign(None, vec![assignment; prefetch + 1]), prefetch),
         (assign(Some(Arc::new(without_command())), vec![]), 0),
         (append, limits::MAX_RESULT_BYTES),
+        (add, limits::MAX_ADDED),
         (cancel, limits::MAX_CANCELLED),
         (metrics, limits::METRIC_POINTS),
         (refusal("x".repeat(most + 1)), most),
@@ -256,7 +261,15 @@ fn impossible_jobs() -> Vec<JobSpec> {
         count: 1,
         seed: 0,
     });
-    let spaces = [without_columns, uneven, endless, empty_axis, nothing];
+    let of_nothing = ParamSpace::Open(Vec::new());
+    let spaces = [
+        without_columns,
+        uneven,
+        endless,
+        empty_axis,
+        nothing,
+        of_nothing,
+    ];
     all.extend(spaces.map(|params| JobSpec { params, ..spec() }));
     all
 }

@@ -95,6 +95,7 @@ pub fn head() -> JobHead {
             nodes: vec![NODE, NodeId([8; 32])],
             former: vec![NODE],
         }),
+        open: Some(true),
         done: 4,
         failed: 1,
         stopped: 2,
@@ -229,6 +230,19 @@ pub fn search_spec() -> JobSpec {
     }
 }
 
+/// Tasks are added while the job runs.
+pub fn open_spec() -> JobSpec {
+    JobSpec {
+        work: Arc::new(WorkSpec {
+            adaptive: true,
+            ..work()
+        }),
+        params: ParamSpace::Open(vec!["x".into(), "y".into()]),
+        repeat: 1,
+        ..spec()
+    }
+}
+
 /// Three tasks of two kinds, the last of which needs the others.
 pub fn graph_spec() -> JobSpec {
     let kind = |name: &str, tasks| TaskKind {
@@ -295,6 +309,7 @@ pub fn record(outcome: Outcome) -> TaskRecord {
         value: Some("{\"n\":42}".into()),
         outputs: vec![output],
         params: vec![("x".into(), Value::Float(0.5))],
+        row: Some([7; 16]),
     }
 }
 

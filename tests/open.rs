@@ -1,0 +1,138 @@
+//! Open jobs on clusters of real nodes: tasks that are added while a job runs are each done once,
+//! whoever dies meanwhile, and the job ends when it is closed.
+
+mod common;
+
+use common::{
+    LATER,
+    cluster::{Cluster, both},
+    job::{stdout, write_job},
+    python::python_path,
+    wait_until,
+};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+const PAGE: &str = include_str!("../docs/guide/open.md");
+
+fn rows(dir: &Path, name: &str, from: u32, to: u32) -> PathBuf {
+    let path = dir.join(name);
+    let lines: String = (from..to).map(|x| format!("{x},{x}.10\n")).collect();
+    fs::write(&path, format!("x,text\n{lines}")).expect("writable");
+    path
+}
+
+fn str_of(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+const JOB: &str = "open = ['x', 'text']\nresources = { cpus = 0.5 }\n\
+    command = ['sh', '-c', 'echo {text}; echo nodectl-result: $(( {x} * {x} ))']\n";
+
+#[test]
+fn rows_are_tasks_once_though_their_coordinator_dies() {
+    let mut cluster = Cluster::of(3);
+    let file = write_job(cluster.dir.path(), "growing", JOB);
+    let job = cluster.submit(0, &file);
+    let first = rows(cluster.dir.path(), "first.csv", 0, 30);
+    let second = rows(cluster.dir.path(), "second.csv", 30, 60);
+    cluster.ok(0, &["add", &job, str_of(&first), "--key", "first"]);
+    cluster.wait_done(0, &job, 30, LATER);
+    let shown = cluster.json(0, &["job", &job, "--json"]);
+    assert_eq!(
+        (&shown["phase"], &shown["open"], &shown["tasks"]),
+        (&"running".into(), &true.into(), &30.into())
+    );
+    let explained = cluster.ok(0, &["explain", &job]);
+    assert!(
+        explained.contains("30 of 30 tasks have ended"),
+        "{explained}"
+    );
+    assert!(explained.contains("more can be added"), "{explained}");
+    let dead = cluster
+        .coordinator(0, &job)
+        .expect("somebody coordinates it");
+    let left: Vec<usize> = (0..3).filter(|node| *node != dead).collect();
+    cluster.kill9(dead);
+    // What was added before is not added again, and what was not is, whoever coordinates the job.
+    cluster.ok(left[0], &["add", &job, str_of(&second), "--key", "second"]);
+    cluster.ok(left[1], &["add", &job, str_of(&first), "--key", "first"]);
+    cluster.ok(left[1], &["add", &job, str_of(&second), "--key", "second"]);
+    cluster.ok(left[0], &["close", &job]);
+    assert_eq!(cluster.wait_end(left[0], &job), "done");
+    let results = cluster.results(left[0], &job);
+    assert_eq!(results.len(), 60);
+    let mut seen = BTreeSet::new();
+    for result in results.values() {
+        let x = result["params"]["x"].as_u64().expect("a number");
+        assert!(seen.insert(x), "row {x} is two tasks");
+        assert_eq!(result["value"], x * x);
+        let out = stdout(result);
+        assert!(
+            out.starts_with(&format!("{x}.10\n")),
+            "{out}: its spelling is lost"
+        );
+    }
+    assert_eq!(seen, (0..60).collect());
+    let late = cluster.run(left[0], &["add", &job, str_of(&first)]);
+    assert!(!late.status.success());
+    assert!(both(&late).contains("the job has ended"), "{}", both(&late));
+}
+
+#[test]
+fn tasks_of_an_open_job_are_retried_and_cancelled_like_others() {
+    let cluster = Cluster::of(1);
+    let go = cluster.dir.path().join("go");
+    let text = format!(
+        "open = 'x'\nretries = 0\ncommand = ['sh', '-c', 'test {{x}} -gt 0 || test -e {}']\n",
+        go.display()
+    );
+    let file = write_job(cluster.dir.path(), "failing", &text);
+    let job = cluster.submit(0, &file);
+    let some = cluster.dir.path().join("some.csv");
+    fs::write(&some, "x\n0\n1\n").expect("writable");
+    cluster.ok(0, &["add", &job, str_of(&some)]);
+    let strange = cluster.dir.path().join("strange.csv");
+    fs::write(&strange, "y\n0\n").expect("writable");
+    let refused = cluster.run(0, &["add", &job, str_of(&strange)]);
+    assert!(
+        both(&refused).contains("a row has no `x`"),
+        "{}",
+        both(&refused)
+    );
+    wait_until(LATER, "both tasks end", || {
+        let shown = cluster.json(0, &["job", &job, "--json"]);
+        shown["failed"] == 1 && shown["done"] == 1
+    });
+    assert_eq!(cluster.phase(0, &job).as_deref(), Some("running"));
+    fs::write(&go, "").expect("writable");
+    cluster.ok(0, &["retry", "--failed", &job]);
+    cluster.wait_done(0, &job, 2, LATER);
+    let none = cluster.run(0, &["cancel", &job, "2"]);
+    assert!(both(&none).contains("no task 2"), "{}", both(&none));
+    cluster.ok(0, &["cancel", &job]);
+    assert_eq!(cluster.wait_end(0, &job), "cancelled");
+}
+
+#[test]
+fn the_program_of_the_book_adds_tasks() {
+    let Some(path) = python_path() else { return };
+    let cluster = Cluster::of(1);
+    let behind = |text: &'static str, opening: &str| {
+        let (_, rest) = text.split_once(opening).expect("the page has such a block");
+        rest.split_once("```").expect("a block ends")
+    };
+    let (program, rest) = behind(PAGE, "```python\n");
+    let (printed, _) = behind(rest, "```text\n");
+    let output = Command::new("python3")
+        .args(["-c", program])
+        .env("PYTHONPATH", path)
+        .env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0))
+        .output()
+        .expect("python3 starts");
+    assert_eq!(both(&output), printed);
+}

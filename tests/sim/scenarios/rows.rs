@@ -1,0 +1,101 @@
+//! Open jobs: each row is one task, whoever dies while rows are added.
+
+use crate::{
+    plan::JobPlan,
+    script::{Scenario, Script, tasks},
+};
+use nodectl_types::JobId;
+
+pub const ALL: &[Scenario] = &[
+    (
+        "rows::coordinators_die_while_rows_are_added",
+        coordinators_die_while_rows_are_added,
+    ),
+    (
+        "rows::the_coordinator_is_cut_off",
+        the_coordinator_is_cut_off,
+    ),
+    (
+        "rows::everything_was_down_at_once",
+        everything_was_down_at_once,
+    ),
+    ("rows::failed_tasks_keep_theirs", failed_tasks_keep_theirs),
+];
+
+const ROWS: u32 = 200;
+
+fn open(ms: u64) -> JobPlan {
+    JobPlan {
+        open: true,
+        ..tasks(ROWS, ms)
+    }
+}
+
+fn until_added(script: &mut Script, job: JobId, rows: usize) {
+    script.until(120.0, "rows are added", |world| {
+        world.rows_added(job) >= rows
+    });
+}
+
+pub fn coordinators_die_while_rows_are_added() {
+    for seed in 1..=10 {
+        let mut script = Script::seeded(4, seed);
+        let job = script.job(open(300));
+        for rows in [5, 60, 120, 199] {
+            until_added(&mut script, job, rows);
+            script.run(0.003 * seed as f64);
+            let coordinator = script.coordinator(job);
+            script.restart(coordinator, 0.1 * seed as f64);
+        }
+        script.until_done(job);
+        script.settle();
+    }
+}
+
+pub fn the_coordinator_is_cut_off() {
+    for seed in 1..=6 {
+        let mut script = Script::seeded(5, seed);
+        let job = script.job(open(300));
+        for rows in [5, 100] {
+            until_added(&mut script, job, rows);
+            let coordinator = script.coordinator(job);
+            script.cut(&[coordinator], 12.0);
+            script.run(14.0);
+        }
+        script.until_done(job);
+        script.settle();
+    }
+}
+
+pub fn everything_was_down_at_once() {
+    for seed in 1..=6 {
+        let mut script = Script::seeded(3, seed);
+        let job = script.job(open(500));
+        until_added(&mut script, job, 40);
+        for node in 0..3 {
+            script.kill(node);
+        }
+        script.run(1.0);
+        for node in 0..3 {
+            script.start(node);
+        }
+        script.until_done(job);
+        script.settle();
+    }
+}
+
+pub fn failed_tasks_keep_theirs() {
+    for seed in 1..=6 {
+        let mut script = Script::seeded(3, seed);
+        let job = script.job(JobPlan {
+            failing: 300,
+            retries: 8,
+            ..open(300)
+        });
+        until_added(&mut script, job, 100);
+        let coordinator = script.coordinator(job);
+        script.restart(coordinator, 1.0);
+        script.until_done(job);
+        script.settle();
+    }
+}
