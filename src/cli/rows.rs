@@ -30,12 +30,15 @@ pub async fn add(client: &Client, args: AddArgs) -> Result<Exit, CliError> {
             columns: columns.clone(),
             rows,
         };
-        added += add_part(client, job, &request).await.map_err(|error| {
-            if added > 0 {
-                tell!("{added} tasks were added; with --key {key} these are not added again");
+        match add_part(client, job, &request).await {
+            Ok(more) => added += more,
+            Err(error) => {
+                if added > 0 {
+                    tell!("{added} tasks were added; with --key {key} these are not added again");
+                }
+                return Err(error.into());
             }
-            error
-        })?;
+        }
     }
     let tasks = if added == 1 { "task" } else { "tasks" };
     tell!("{added} {tasks} added to job {job}; `nodectl close {job}` when there are no more");
