@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     bulk::{
-        offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer, Want},
+        offer::{CALL_BACK, OVER_THE_SWARM, Offer, OfferAnswer, Want},
         serve::transfer_key,
     },
     sealed::frames,
@@ -81,7 +81,10 @@ async fn requests_for_one_blob_share_one_transfer() {
     // The rogue is asked once, says no, and all go to the other.
     let mut stream = rogue.bulk.recv().await.unwrap();
     Want::read(&mut stream).await.unwrap();
-    stream.write_all(&Answer::Missing.encode()).await.unwrap();
+    stream
+        .write_all(&OfferAnswer::Missing.encode())
+        .await
+        .unwrap();
     stream.flush().await.unwrap();
     for outcome in tokio::time::timeout(DEADLINE, all).await.unwrap().unwrap() {
         outcome.unwrap();
@@ -129,7 +132,7 @@ async fn offer_port(rogue: &mut Rogue, port: u16, size: usize) -> (Want, Offer, 
         port,
     };
     stream
-        .write_all(&Answer::Offer(offer).encode())
+        .write_all(&OfferAnswer::Offer(offer).encode())
         .await
         .unwrap();
     stream.flush().await.unwrap();
@@ -266,7 +269,7 @@ async fn a_requester_that_cannot_dial_is_called_back() {
     one.until_up(rogue.id).await;
     let hash = one.blobs.put_bytes(b"a blob").unwrap();
     let (answer, mut stream) = ask(&mut rogue, hash).await;
-    let Answer::Offer(offer) = answer else {
+    let OfferAnswer::Offer(offer) = answer else {
         panic!("{answer:?}")
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -313,14 +316,14 @@ async fn a_holder_that_lies_is_an_error_and_leaves_nothing() {
 }
 
 /// Asks the node for a blob, and what it offers.
-async fn ask(rogue: &mut Rogue, hash: BlobHash) -> (Answer, libp2p::Stream) {
+async fn ask(rogue: &mut Rogue, hash: BlobHash) -> (OfferAnswer, libp2p::Stream) {
     let mut stream = rogue.open_bulk().await;
     stream
         .write_all(&Want { hash, offset: 0 }.encode())
         .await
         .unwrap();
     stream.flush().await.unwrap();
-    (Answer::read(&mut stream).await.unwrap(), stream)
+    (OfferAnswer::read(&mut stream).await.unwrap(), stream)
 }
 
 /// Shows a ticket at the port; what comes then.
@@ -340,7 +343,7 @@ async fn a_ticket_works_once_and_a_guessed_one_never() {
     one.until_up(rogue.id).await;
     let hash = one.blobs.put_bytes(b"a blob").unwrap();
     let (answer, _stream) = ask(&mut rogue, hash).await;
-    let Answer::Offer(offer) = answer else {
+    let OfferAnswer::Offer(offer) = answer else {
         panic!("{answer:?}")
     };
     assert!(show(&[7; 16], offer.port).is_empty());
@@ -352,7 +355,7 @@ async fn a_ticket_works_once_and_a_guessed_one_never() {
     assert!(show(&offer.ticket, offer.port).is_empty());
     assert_eq!(
         ask(&mut rogue, BlobHash::of(b"another")).await.0,
-        Answer::Missing
+        OfferAnswer::Missing
     );
 }
 
@@ -369,7 +372,7 @@ async fn strangers_leave_room_for_members() {
             .await
             .unwrap();
         asked.flush().await.unwrap();
-        let Answer::Offer(offer) = Answer::read(&mut asked).await.unwrap() else {
+        let OfferAnswer::Offer(offer) = OfferAnswer::read(&mut asked).await.unwrap() else {
             panic!("it has it")
         };
         offer.port

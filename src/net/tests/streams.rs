@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     bulk::{
-        offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer},
+        offer::{CALL_BACK, OVER_THE_SWARM, Offer, OfferAnswer},
         streams,
     },
     sealed::DirectionKeys,
@@ -135,7 +135,7 @@ async fn where_no_direct_connection_is_possible_the_stream_goes_over_the_swarm()
         port,
     };
     stream
-        .write_all(&Answer::Offer(offer).encode())
+        .write_all(&OfferAnswer::Offer(offer).encode())
         .await
         .unwrap();
     stream.flush().await.unwrap();
