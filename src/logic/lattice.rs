@@ -94,8 +94,8 @@ impl Lattice {
         self.done
     }
 
-    /// What is known of a task; nothing while the lattice rests. Whoever needs to know has the cells
-    /// read first (`State::recall`).
+    /// What is known of a task; nothing while the lattice rests. Whoever needs to know has the
+    /// cells read first (`State::recall`).
     pub fn cell(&self, task: TaskIndex) -> Cell {
         let Some(packed) = self.cells.get(task as usize) else {
             return Cell::Unknown;

@@ -28,8 +28,8 @@ impl State {
         }
     }
 
-    /// Whether what comes with this head of a job with voters is taken: it is of the newest claim, and if that
-    /// one asks for votes, it gets this node's. Else its holder hears why not.
+    /// Whether what comes with this head of a job with voters is taken: it is of the newest claim,
+    /// and if that one asks for votes, it gets this node's. Else its holder hears why not.
     pub(super) fn heeds(&mut self, from: NodeId, head: &JobHead) -> bool {
         self.hear_head(from, head.clone());
         let job = head.job;

@@ -125,8 +125,8 @@ pub enum Message {
         job: JobId,
         epoch: u32,
     },
-    /// The sender does not vote for the receiver's claim to a log: in this epoch, the latest in which
-    /// it has voted, it may have done so for another's.
+    /// The sender does not vote for the receiver's claim to a log or an open job: in this epoch,
+    /// the latest in which it has voted, it may have done so for another's.
     VoteRefused {
         job: JobId,
         epoch: u32,

@@ -1,4 +1,4 @@
-//! The voters of a log or an open job: who they are is itself agreed upon by more than half of them.
+//! The voters of a log or an open job: who they are is agreed upon by more than half of them, too.
 //!
 //! A claim takes entries once more than half of the voters have voted for it and have shown what
 //! they have since. Each votes for one claim of an epoch, and has that on its disk before it says
