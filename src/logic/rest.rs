@@ -10,7 +10,9 @@
 
 use super::{State, copies::LocalCopy, io::Asker, io::DiskEffect, io::Effect, timers::Timer};
 use crate::lattice::Lattice;
-use nodectl_types::{Cell, JobHead, JobId, Message, NodeId, Query, QueryError, TaskIndex, limits};
+use nodectl_types::{
+    Cell, JobHead, JobId, Message, NodeId, Query, QueryError, TaskIndex, Time, limits,
+};
 use std::{collections::BTreeMap, time::Duration};
 
 /// A copy rests when nobody has asked about it for so long.
@@ -24,7 +26,8 @@ const MOST_WAITING: usize = 256;
 /// Who waits until a job's cells are here.
 enum Waiting {
     Message(NodeId, Box<Message>),
-    Question(Asker, Box<Query>),
+    /// Whoever asked has gone at that time.
+    Question(Asker, Box<Query>, Time),
     /// The records of these tasks cannot be read any more: what is being read now may be of before.
     Lost(Vec<TaskIndex>),
 }
@@ -143,7 +146,8 @@ impl State {
         if !self.rouse(job) {
             return Some(query);
         }
-        if !self.wait_for_cells(job, Waiting::Question(asker, Box::new(query))) {
+        let until = self.core.mono() + limits::QUERY_TIMEOUT;
+        if !self.wait_for_cells(job, Waiting::Question(asker, Box::new(query), until)) {
             let why = "too many questions about the job wait for its journal".to_string();
             self.core.answer(asker, Err(QueryError::Storage(why)));
         }
@@ -159,9 +163,21 @@ impl State {
     /// many wait already.
     fn wait_for_cells(&mut self, job: JobId, who: Waiting) -> bool {
         self.recall(job);
-        let recall = self.recalls.jobs.get_mut(&job);
-        let room = recall.filter(|recall| recall.waiting.len() < MOST_WAITING);
-        room.map(|recall| recall.waiting.push(who)).is_some()
+        let now = self.core.mono();
+        let Some(recall) = self.recalls.jobs.get_mut(&job) else {
+            return false;
+        };
+        let is_over = |waiting: &mut Waiting| matches!(waiting, Waiting::Question(.., until) if *until <= now);
+        for waiting in recall.waiting.extract_if(.., is_over) {
+            if let Waiting::Question(asker, ..) = waiting {
+                self.core.answer(asker, Err(not_in_time()));
+            }
+        }
+        let has_room = recall.waiting.len() < MOST_WAITING;
+        if has_room {
+            recall.waiting.push(who);
+        }
+        has_room
     }
 
     /// Has the cells of a job read again, if they are not here.
@@ -235,7 +251,7 @@ impl State {
         self.core
             .notice(format!("job {job}: its journal cannot be read: {error}"));
         for waiting in waiting {
-            if let Waiting::Question(asker, _) = waiting {
+            if let Waiting::Question(asker, ..) = waiting {
                 let error = QueryError::Storage(error.to_string());
                 self.core.answer(asker, Err(error));
             }
@@ -275,7 +291,11 @@ impl State {
         for waiting in waiting {
             match waiting {
                 Waiting::Message(from, message) => self.message(from, *message),
-                Waiting::Question(asker, query) => self.ask(asker, *query),
+                // Pages ask again and again: to answer all of it would take longer than to read it.
+                Waiting::Question(asker, _, until) if until <= self.core.mono() => {
+                    self.core.answer(asker, Err(not_in_time()));
+                }
+                Waiting::Question(asker, query, _) => self.ask(asker, *query),
                 Waiting::Lost(tasks) => self.records_lost(job, tasks),
             }
         }
@@ -307,10 +327,14 @@ impl State {
     pub(super) fn forget_recall(&mut self, job: JobId) {
         let recall = self.recalls.jobs.remove(&job);
         for waiting in recall.into_iter().flat_map(|recall| recall.waiting) {
-            if let Waiting::Question(asker, _) = waiting {
+            if let Waiting::Question(asker, ..) = waiting {
                 self.core.answer(asker, Err(QueryError::NoJob(job)));
             }
         }
         self.read_next();
     }
+}
+
+fn not_in_time() -> QueryError {
+    QueryError::Timeout("the node, which has been reading the job's journal again,".into())
 }

@@ -162,6 +162,31 @@ fn a_journal_that_cannot_be_read_is_an_error_for_who_asks() {
     assert!(matches!(answer, Some(Ok(Answer::Job(_)))), "{answer:?}");
 }
 
+/// Who has gone need not be answered: the node has enough to do for those who are there.
+#[test]
+fn what_nobody_waits_for_any_more_is_not_worked_out() {
+    let mut node = Restarted::new();
+    node.until_it_rests();
+    let ticket = node.ask();
+    node.at = node.at + limits::QUERY_TIMEOUT;
+    let query = Query::Job { job: JOB };
+    node.turn(Input::Ask { id: 2, query });
+    let input = Input::Recalled {
+        job: JOB,
+        ticket,
+        cells: Ok(cells(0..TASKS)),
+        more: false,
+    };
+    let answers = node
+        .turn(input)
+        .into_iter()
+        .filter_map(|effect| match effect {
+            Effect::Answer { id, answer } => Some((id, answer.is_ok())),
+            _ => None,
+        });
+    assert_eq!(answers.collect::<Vec<_>>(), [(2, true)]);
+}
+
 /// Alone, nobody else can have what the disk has lost.
 #[test]
 fn what_the_disk_has_lost_is_done_again() {
