@@ -149,7 +149,9 @@ class _CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, value: Any) -> Any:
         reduced = super().reducer_override(value)
-        if isinstance(value, type) and type(reduced) is tuple and reduced[0] is _make_skeleton_class and "__slots__" in vars(value):
+        # Without a name in them, as named tuples have them, they come late enough.
+        has_slots = isinstance(value, type) and bool(vars(value).get("__slots__"))
+        if has_slots and type(reduced) is tuple and reduced[0] is _make_skeleton_class:
             return _with_slots(reduced)
         return reduced
 

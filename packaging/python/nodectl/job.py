@@ -22,7 +22,6 @@ _ENDED = ("done", "failed", "cancelled")
 _PATIENCE_SECONDS = 60.0
 
 
-
 def submit(command: Sequence[str], name: str = "job", open: Sequence[str] = (), key: Optional[str] = None, **more: Any) -> "Job":
     """A new job that runs a command, which nodes have, on the cluster that this machine is a node of.
 

@@ -1,5 +1,6 @@
 """What `ProcessPoolExecutor` and `multiprocessing.Pool` promise, kept by `Executor` and `Pool`."""
 
+import collections
 import concurrent.futures
 import importlib
 import itertools
@@ -12,7 +13,10 @@ import textwrap
 import threading
 import time
 import traceback
+import typing
 from concurrent.futures.process import BrokenProcessPool
+
+import cloudpickle
 
 import nodectl
 
@@ -377,3 +381,21 @@ class Promises(Base):
         found = executor.submit(widened, Slotted(2)).result(30)
         self.assertIs(type(found), Wider)
         self.assertEqual((found.both(), found.y), ((2, -2, False), 3))
+
+    def test_named_tuples_are_what_they_were(self):
+        class Point(typing.NamedTuple):
+            x: int
+            y: int = 2
+
+        Pair = collections.namedtuple("Pair", "x y")
+        kinds = [Pair]
+        try:
+            cloudpickle.loads(cloudpickle.dumps(Point))
+            kinds.append(Point)
+        except KeyError:
+            print("SKIPPED: this cloudpickle does not know typing.NamedTuple: %s" % cloudpickle.__version__)
+        executor = self.executor(max_workers=1)
+        for kind in kinds:
+            found = executor.submit(lambda given: given._replace(x=5), kind(1, 2)).result(30)
+            self.assertIs(type(found), kind)
+            self.assertEqual(found, (5, 2))
