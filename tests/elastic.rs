@@ -123,7 +123,7 @@ fn outcome(cluster: &Cluster, node: usize, id: &str) -> [serde_json::Value; 2] {
 fn kept_from(log: &str, blocks: Range<u32>) -> Option<u64> {
     log.lines().find_map(|line| {
         let (kept, rest) = line
-            .split_once("train on 3 nodes; this one keeps ")?
+            .split_once("workers on 3 nodes; this node keeps ")?
             .1
             .split_once(' ')?;
         let clock = rest.split_once("from clock ")?.1.split_once(' ')?.0;

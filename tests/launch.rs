@@ -502,7 +502,7 @@ fn scripts_of_psd_run_share_parameters_through_its_servers() {
         let server = log(&format!("server{k}.log"));
         assert!(server.contains("serves the parameters of job"), "{server}");
         assert!(
-            server.contains("2 workers train on 3 nodes; this one keeps 16 blocks"),
+            server.contains("2 workers on 3 nodes; this node keeps 16 blocks"),
             "{server}"
         );
     }
@@ -544,7 +544,7 @@ fn a_cluster_files_server_keeps_what_workers_elsewhere_train() {
     }
     let log = training::log_of(&bed, "h1");
     assert!(
-        log.contains("2 workers train on 2 nodes; this one keeps "),
+        log.contains("2 workers on 2 nodes; this node keeps "),
         "{log}"
     );
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));

@@ -457,7 +457,7 @@ fn servers_of_their_own_go_on_from_another_jobs_checkpoint() {
     );
     let keeps = |log: &str, blocks| {
         log.contains(&format!(
-            "2 workers train on 2 nodes; this one keeps {blocks} blocks"
+            "2 workers on 2 nodes; this node keeps {blocks} blocks"
         ))
     };
     assert!(

@@ -233,7 +233,7 @@ impl Service {
                 String::new()
             };
             tracing::info!(
-                "{} on {} from clock {clock} on; this node keeps {} of parameters{beside}",
+                "{} on {}; this node keeps {} of parameters{beside}, from clock {clock} on",
                 counted(workers, "worker"),
                 counted(nodes, "node"),
                 counted(placed, "block")

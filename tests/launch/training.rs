@@ -145,7 +145,7 @@ fn the_digits_train_on_the_hosts_of_a_cluster_file() {
         let log = &logs[host];
         let kept = log
             .lines()
-            .filter(|line| line.contains("2 workers train on 4 nodes; this one keeps"));
+            .filter(|line| line.contains("2 workers on 4 nodes; this node keeps"));
         // The large dense layer's gradients are factors: it is everywhere.
         let placed: Vec<bool> = kept
             .map(|line| !line.contains("keeps 0 blocks of parameters beside 1 that"))
