@@ -7,7 +7,7 @@ use super::{
 use nodectl_http::{Client, ClientError};
 use nodectl_jobfile::keys::load_rows;
 use nodectl_ports::say::tell;
-use nodectl_types::{Value, check::row_bytes, limits, spec::SPELLED};
+use nodectl_types::{Value, check::row_bytes, limits, spec::SPELLED, units::counted};
 use nodectl_wire::api::{AddRequest, param_json};
 use serde_json::{Value as Json, json};
 use std::time::{Duration, Instant};
@@ -34,14 +34,15 @@ pub async fn add(client: &Client, args: AddArgs) -> Result<Exit, CliError> {
             Ok(more) => added += more,
             Err(error) => {
                 if added > 0 {
-                    tell!("{added} tasks were added; with --key {key} these are not added again");
+                    let added = counted(added, "task");
+                    tell!("{added} added; with --key {key} what was added is not added again");
                 }
                 return Err(error.into());
             }
         }
     }
-    let tasks = if added == 1 { "task" } else { "tasks" };
-    tell!("{added} {tasks} added to job {job}; `nodectl close {job}` when there are no more");
+    let added = counted(added, "task");
+    tell!("{added} added to job {job}; `nodectl close {job}` when there are no more");
     Ok(Exit::Done)
 }
 

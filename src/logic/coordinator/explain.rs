@@ -91,7 +91,7 @@ impl Coordinator {
                 format!("running: a log with {}", counted(progress.done, "entry"))
             }
             _ if self.head(core).open == Some(true) => format!(
-                "open: {} of {} ended, {} at work, {} waiting on nodes, and more can be added",
+                "open: {} of {} have ended, {} at work, {} waiting on nodes, and more can be added",
                 progress.done + progress.failed + progress.stopped,
                 counted(progress.tasks, "task"),
                 progress.running,
