@@ -233,13 +233,14 @@ fn json_is_what_the_api_says_and_quiet_is_ids() {
     assert!(quiet::Quiet.nodes(&nodes()).starts_with("0101010101"));
 }
 
+fn help_at_80_columns() -> String {
+    let help = crate::grammar::command().term_width(80).render_help();
+    help.to_string()
+}
+
 #[test]
 fn the_help_names_every_command() {
-    let help = crate::grammar::command()
-        .term_width(80)
-        .render_help()
-        .to_string();
-    insta::assert_snapshot!(help, @r"
+    insta::assert_snapshot!(help_at_80_columns(), @r"
     Turns the machines of a lab into a GPU cluster
 
     Usage: nodectl [OPTIONS] [COMMAND]
