@@ -17,8 +17,8 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(want) = block_on(offer::Want::read(&mut Cursor::new(bytes))) {
         assert_eq!(want.encode(), bytes[..40]);
     }
-    if let Ok(answer) = block_on(offer::Answer::read(&mut Cursor::new(bytes))) {
-        assert_eq!(block_on(offer::Answer::read(&mut Cursor::new(answer.encode()))).expect("its own"), answer);
+    if let Ok(answer) = block_on(offer::OfferAnswer::read(&mut Cursor::new(bytes))) {
+        assert_eq!(block_on(offer::OfferAnswer::read(&mut Cursor::new(answer.encode()))).expect("its own"), answer);
     }
     // Nothing that was not sealed with the key comes out.
     let announced = bytes.len() as u64;
