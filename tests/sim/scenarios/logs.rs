@@ -73,6 +73,14 @@ pub fn a_coordinator_is_cut_off() {
     }
 }
 
+/// The log stands still for so many seconds: its entries all the while.
+fn nothing_is_appended(script: &mut Script, seconds: f64, why: &str) -> u32 {
+    let before = script.world.log_entries(0);
+    script.run(seconds);
+    assert_eq!(script.world.log_entries(0), before, "{why}");
+    before
+}
+
 /// Of three nodes that have it, one is beyond: the others go on. Of two, each waits for the other.
 pub fn the_smaller_side_of_a_cut_waits() {
     let mut script = Script::of(2);
@@ -80,13 +88,7 @@ pub fn the_smaller_side_of_a_cut_waits() {
     until_written(&mut script, 10);
     script.cut(&[0], 30.0);
     script.run(1.0);
-    let before = script.world.log_entries(0);
-    script.run(25.0);
-    assert_eq!(
-        script.world.log_entries(0),
-        before,
-        "nobody may go on alone"
-    );
+    nothing_is_appended(&mut script, 25.0, "nobody may go on alone");
     script.settle();
     let mut script = Script::of(3);
     let job = begin(&mut script, 2_000);
@@ -109,13 +111,7 @@ pub fn who_is_lost_for_good_is_waited_for_until_it_is_forgotten() {
     script.cut(&[coordinator], 600.0);
     script.lose(coordinator);
     script.run(20.0);
-    let before = script.world.log_entries(0);
-    script.run(20.0);
-    assert_eq!(
-        script.world.log_entries(0),
-        before,
-        "it may go on elsewhere"
-    );
+    let before = nothing_is_appended(&mut script, 20.0, "it may go on elsewhere");
     script.world.act(Act::Forget);
     script.until(60.0, "the other goes on", |world| {
         world.log_entries(0) > before
@@ -161,13 +157,7 @@ pub fn what_the_last_voter_took_alone_is_waited_for() {
         script.start(*node);
     }
     script.run(15.0);
-    let before = script.world.log_entries(0);
-    script.run(20.0);
-    assert_eq!(
-        script.world.log_entries(0),
-        before,
-        "nobody else has what it took"
-    );
+    nothing_is_appended(&mut script, 20.0, "nobody else has what it took");
     script.start(last);
     script.settle();
 }

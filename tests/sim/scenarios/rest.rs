@@ -111,21 +111,26 @@ fn a_replica_that_was_away_has_all() {
     script.decay(job);
 }
 
+/// Kills the coordinator: which node that was, and which one coordinates the job then.
+fn take_over(script: &mut Script, job: JobId) -> (usize, usize) {
+    let killed = script.coordinator(job);
+    script.kill(killed);
+    script.until(20.0, "another one coordinates it", |world| {
+        world.coordinator(job).is_some()
+    });
+    (killed, script.coordinator(job))
+}
+
 /// Nobody reads anything: counts and digests say that nothing differs.
 fn it_is_taken_over() {
     let (mut script, job) = resting();
     let replicas = script.replicas(job);
     script.restart(replicas[1], 0.5);
     until_it_rests(&mut script, job);
-    let coordinator = script.coordinator(job);
-    script.kill(coordinator);
-    script.until(20.0, "another one coordinates it", |world| {
-        world.coordinator(job).is_some()
-    });
-    let next = script.coordinator(job);
+    let (killed, next) = take_over(&mut script, job);
     assert!(rests(&script.world, next, job), "n{next} has read it");
     script.run(1.0);
-    script.start(coordinator);
+    script.start(killed);
     script.settle();
     ask(&mut script, job);
     script.run(1.0);
@@ -168,12 +173,7 @@ fn drawn_parameters_outlive_a_takeover() {
         world.user.jobs[&job].phase == Some(Phase::Failed)
     });
     until_it_rests(&mut script, job);
-    let coordinator = script.coordinator(job);
-    script.kill(coordinator);
-    script.until(20.0, "another one coordinates it", |world| {
-        world.coordinator(job).is_some()
-    });
-    let next = script.coordinator(job);
+    let (killed, next) = take_over(&mut script, job);
     let begun = script.world.begun(job).len();
     script.world.put(next, QUESTION, Query::Retry { job });
     script.until(20.0, "it goes on", |world| world.begun(job).len() > begun);
@@ -182,7 +182,7 @@ fn drawn_parameters_outlive_a_takeover() {
         let first = all.iter().find(|(other, _)| other == task);
         assert_eq!(first.map(|(_, first)| first), Some(params), "task {task}");
     }
-    script.start(coordinator);
+    script.start(killed);
     script.settle();
 }
 
