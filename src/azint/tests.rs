@@ -52,7 +52,7 @@ pub(super) fn parsed(dir: &Path, text: &str) -> Result<Vec<PlannedJob>, String> 
     parsed_where(dir, text, false)
 }
 
-/// The same, where nodes are known to have no GPU.
+/// The jobs of a file, where nodes may be known to have no GPU.
 pub(super) fn parsed_where(
     dir: &Path,
     text: &str,

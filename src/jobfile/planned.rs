@@ -57,7 +57,7 @@ pub struct PlannedJob {
     pub into: Option<PathBuf>,
     /// Tasks that an earlier run did already are not run again.
     pub skip_done: bool,
-    /// It asks for GPUs, and `Context::without_gpus` plans it for processors.
+    /// The job asks for GPUs, and `Context::without_gpus` plans it for processors.
     pub prefers_gpus: bool,
     /// The computing mode that the job file names; `run --computing` goes before it.
     pub computing: Option<PathBuf>,

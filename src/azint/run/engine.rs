@@ -23,7 +23,7 @@ use std::{
 
 /// Frames that are integrated at once: engines read their matrix once for so many.
 const BATCH: usize = 8;
-/// The same on a GPU, which has more to do at once then.
+/// Frames that a GPU integrates at once: the more, the more of it has something to do.
 pub(crate) const DEVICE_BATCH: usize = 32;
 /// Threads that decompress for a GPU, unless somebody says otherwise.
 const GPU_THREADS: usize = 8;

@@ -42,7 +42,7 @@ pub struct TaskEnd {
     /// Why it is not done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The same with the last line that the task wrote to its stderr.
+    /// Why it is not done, with the last line that the task wrote to its stderr.
     #[serde(skip)]
     pub said: Option<String>,
     #[serde(skip)]

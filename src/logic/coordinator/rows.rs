@@ -97,7 +97,7 @@ impl Rows {
         let task = record.task;
         self.unread.remove(task);
         self.doubles.remove(&task);
-        // It may have been another row before, which never counted.
+        // The task may have been another row before, which never counted.
         let before = self.known.get(&task).and_then(|(key, _)| *key);
         if let Some(before) = before.filter(|before| record.row != Some(*before)) {
             let is_it = |place: &Place| place.task == task;
