@@ -6,8 +6,8 @@ use anyhow::{Context, bail};
 use nodectl_logic::{Config, DiskEffect, Effect, Input, Lookup, Now, State, TaskEffect};
 use nodectl_ports::processes::{Stat, TICK};
 use nodectl_types::{
-    Attempt, JobId, JobSpec, Needs, NodeId, NodeInfo, Outcome, Query, Record, Resources, StartTask,
-    TaskIndex, TaskRecord, Terms, Time, WorkSpec, limits::RECORD_BATCH, query::Cursor,
+    Attempt, JobId, JobQuery, JobSpec, Needs, NodeId, NodeInfo, Outcome, Query, Record, Resources,
+    StartTask, TaskIndex, TaskRecord, Terms, Time, WorkSpec, limits::RECORD_BATCH, query::Cursor,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -156,12 +156,14 @@ impl Drive {
     }
 
     fn watch(&mut self, job: JobId, cursor: Cursor) {
-        self.ask(Query::Watch {
+        self.ask(Query::Job(
             job,
-            cursor,
-            wait_ms: 8000,
-            limit: RECORD_BATCH as u32,
-        });
+            JobQuery::Watch {
+                cursor,
+                wait_ms: 8000,
+                limit: RECORD_BATCH as u32,
+            },
+        ));
     }
 
     /// Everything that happened, at most a turn's worth; with nothing to tell, the next timer.

@@ -10,7 +10,9 @@ use super::{
 use axum::{Extension, Json, body::Body, extract::State, http::StatusCode};
 use futures::{StreamExt, stream};
 use nodectl_ports::wall_ms;
-use nodectl_types::{Answer, NodeId, NodeLoad, Pause, Query, QueryError, query::MemberLine};
+use nodectl_types::{
+    Answer, NodeId, NodeLoad, NodeQuery, Pause, Query, QueryError, query::MemberLine,
+};
 use nodectl_wire::api::{
     AuditName, Device, DrainRequest, ForgetRequest, Forgotten, GpuView, Node, NodeSelf, Okay,
     PauseRequest, Problem,
@@ -76,9 +78,7 @@ pub(super) async fn nodes(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<
 async fn load(shared: &Shared, member: &MemberLine, deadline: Instant) -> Option<NodeLoad> {
     match timeout_at(
         deadline,
-        shared.ask(Query::Load {
-            node: member.info.id,
-        }),
+        shared.ask(Query::Node(member.info.id, NodeQuery::Load)),
     )
     .await
     {
@@ -140,10 +140,7 @@ pub(super) async fn drain(
         caller.owns_node(&shared, "drain a node")?;
         let node = resolve::node_or_this(&shared, request.node.as_deref()).await?;
         shared
-            .ask(Query::Drain {
-                node,
-                on: request.on,
-            })
+            .ask(Query::Node(node, NodeQuery::Drain { on: request.on }))
             .await?;
         Ok(Json(Okay { ok: true }))
     }
@@ -256,11 +253,10 @@ async fn ask_to_forget(
         .filter(|member| member.alive)
         .partition(|member| member.this_node);
     let ask = |member: &MemberLine| {
-        shared.ask(Query::Forget {
-            node: member.info.id,
-            lost,
-            sure,
-        })
+        shared.ask(Query::Node(
+            member.info.id,
+            NodeQuery::Forget { lost, sure },
+        ))
     };
     let mut asked = stream::iter(others.into_iter().map(ask)).buffer_unordered(NODES_AT_ONCE);
     while let Some(answer) = asked.next().await {

@@ -9,7 +9,7 @@ use super::{
 };
 use axum::{Extension, Json, body::Body, extract::State, http::StatusCode};
 use nodectl_types::{
-    Answer, BlobHash, JobId, Query, TaskIndex, limits,
+    Answer, BlobHash, JobId, JobQuery, Query, TaskIndex, limits,
     query::{Cursor, EntryKey},
 };
 use nodectl_wire::api::{AppendRequest, Appended, AuditName, Problem};
@@ -66,12 +66,14 @@ async fn append_to(
     }
     let mut known = request.known;
     loop {
-        let query = Query::Append {
+        let query = Query::Job(
             job,
-            key: key_of(&request.key),
-            known,
-            value: value.clone(),
-        };
+            JobQuery::Append {
+                key: key_of(&request.key),
+                known,
+                value: value.clone(),
+            },
+        );
         match shared.ask(query).await? {
             Answer::Appended { entry } => return Ok(Json(Appended { entry })),
             Answer::KeysUnknown { below } if below > known => {
@@ -101,12 +103,14 @@ async fn find(
 ) -> Result<Option<TaskIndex>, ApiError> {
     let mut position = among.start;
     while position < among.end {
-        let query = Query::Watch {
+        let query = Query::Job(
             job,
-            cursor: Cursor { claim: 0, position },
-            wait_ms: limits::WATCH_WAIT.as_millis() as u32,
-            limit: limits::RECORD_BATCH as u32,
-        };
+            JobQuery::Watch {
+                cursor: Cursor { claim: 0, position },
+                wait_ms: limits::WATCH_WAIT.as_millis() as u32,
+                limit: limits::RECORD_BATCH as u32,
+            },
+        );
         let Answer::Watch { records, .. } = shared.ask(query).await? else {
             return Err(ApiError::unexpected("entries of a log"));
         };

@@ -8,7 +8,7 @@ use super::{
 };
 use axum::{Json, extract::State};
 use futures::{StreamExt, stream};
-use nodectl_types::{Answer, NodeId, Query, event};
+use nodectl_types::{Answer, NodeId, NodeQuery, Query, event};
 use nodectl_wire::api::{EventLine, Problem};
 use serde::Deserialize;
 use std::{collections::BTreeMap, sync::Arc};
@@ -43,7 +43,7 @@ pub(super) async fn events(
     let alive = members.iter().filter(|member| member.alive);
     let nodes: Vec<NodeId> = alive.map(|member| member.info.id).collect();
     let noticed = |node: NodeId| {
-        let asked = shared.ask(Query::Events { node, within_ms });
+        let asked = shared.ask(Query::Node(node, NodeQuery::Events { within_ms }));
         async move {
             match timeout_at(deadline, asked).await {
                 Ok(Ok(Answer::Events(events))) => Some((node, events)),

@@ -13,7 +13,7 @@ use axum::{
     extract::State,
     http::{HeaderMap, StatusCode},
 };
-use nodectl_types::{JobDraft, JobId, Query};
+use nodectl_types::{JobDraft, JobId, JobQuery, Query};
 use nodectl_wire::api::{AuditName, ExtendRequest, Problem, Submitted};
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ async fn extended(
 ) -> Result<JobDraft, ApiError> {
     caller.owns_job(shared, job, "extend").await?;
     // An unknown job is one; whatever else keeps its specification away may pass.
-    shared.ask(Query::Job { job }).await?;
+    shared.ask(Query::Job(job, JobQuery::Detail)).await?;
     let spec = shared.spec(job).await;
     let spec = spec.ok_or_else(|| ApiError::no_specification(job))?;
     let unfit = |error: String| ApiError::with_own_hint(StatusCode::UNPROCESSABLE_ENTITY, &error);

@@ -3,7 +3,7 @@
 use super::{cluster, error::ApiError, extract::Args, resolve, state::Shared};
 use axum::{Json, extract::State};
 use nodectl_types::{
-    Answer, NodeId, Query,
+    Answer, NodeId, NodeQuery, Query,
     history::{LoadPage, LoadSpan},
     limits,
 };
@@ -65,7 +65,10 @@ pub(super) async fn load_over_time(
     span: LoadSpan,
     steps: Option<u32>,
 ) -> Result<LoadPage, ApiError> {
-    let ask = async |from| match shared.ask(Query::History { node, span, from }).await {
+    let ask = async |from| match shared
+        .ask(Query::Node(node, NodeQuery::History { span, from }))
+        .await
+    {
         Ok(Answer::History(page)) => Ok(page),
         Ok(_) => Err(ApiError::unexpected("the load over time")),
         Err(error) => Err(error.into()),

@@ -16,7 +16,7 @@ use axum::{
 };
 use nodectl_ports::wall_ms;
 use nodectl_types::{
-    After, Answer, JobDraft, JobHead, JobId, Query, TaskIndex, limits,
+    After, Answer, JobDraft, JobHead, JobId, JobQuery, NodeQuery, Query, TaskIndex, limits,
     query::{JobDetail, MemberLine, TaskFilter, TaskLine},
     servers,
 };
@@ -72,7 +72,7 @@ pub(super) async fn detail(
     Path(reference): Path<String>,
 ) -> Result<Json<Job>, ApiError> {
     let job = resolve::job(&shared, &reference).await?;
-    match shared.ask(Query::Job { job }).await? {
+    match shared.ask(Query::Job(job, JobQuery::Detail)).await? {
         Answer::Job(detail) => {
             shared.keep_detail(&detail);
             let members = match shared.ask(Query::Nodes).await {
@@ -117,12 +117,14 @@ pub(super) async fn tasks(
     let job = resolve::job(&shared, &reference).await?;
     let limit = args.limit.unwrap_or(DEFAULT_ROWS).min(MAX_ROWS);
     match shared
-        .ask(Query::Tasks {
+        .ask(Query::Job(
             job,
-            filter,
-            offset: args.offset,
-            limit,
-        })
+            JobQuery::Tasks {
+                filter,
+                offset: args.offset,
+                limit,
+            },
+        ))
         .await?
     {
         Answer::Tasks { lines, total } => {
@@ -174,7 +176,10 @@ pub(super) async fn explain(
         Some(task) => Some(resolve::task(&shared, &caller, job, task).await?),
         None => None,
     };
-    let Answer::Explanation(lines) = shared.ask(Query::Explain { job, task }).await? else {
+    let Answer::Explanation(lines) = shared
+        .ask(Query::Job(job, JobQuery::Explain { task }))
+        .await?
+    else {
         return Err(ApiError::unexpected("an explanation"));
     };
     let mut explanation = Explanation::from(lines);
@@ -376,7 +381,7 @@ async fn end(
 ) -> Result<Json<Okay>, ApiError> {
     caller.owns_job(shared, job, "cancel").await?;
     let query = if bytes.is_empty() {
-        Query::Cancel { job }
+        Query::Job(job, JobQuery::Cancel)
     } else {
         let request: CancelRequest = serde_json::from_slice(bytes)
             .map_err(|error| ApiError::bad_request(format!("the tasks: {error}")))?;
@@ -388,10 +393,12 @@ async fn end(
             );
             return Err(ApiError::bad_request(error));
         }
-        Query::CancelTasks {
+        Query::Job(
             job,
-            tasks: resolve::tasks(shared, caller, job, request.tasks).await?,
-        }
+            JobQuery::CancelTasks {
+                tasks: resolve::tasks(shared, caller, job, request.tasks).await?,
+            },
+        )
     };
     shared.ask(query).await?;
     Ok(Json(Okay { ok: true }))
@@ -452,7 +459,7 @@ pub(super) async fn spec(
 ) -> Result<Response, ApiError> {
     let job = resolve::own_job(&shared, &caller, &reference, "copy").await?;
     // An unknown job is one; whatever else keeps its specification away may pass.
-    shared.ask(Query::Job { job }).await?;
+    shared.ask(Query::Job(job, JobQuery::Detail)).await?;
     let spec = shared.spec(job).await;
     let spec = spec.ok_or_else(|| ApiError::no_specification(job))?;
     let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
@@ -506,12 +513,9 @@ async fn training(
     }
     let job = detail.head.job;
     let alive: Vec<_> = members.iter().filter(|line| line.alive).collect();
-    let asked = alive.iter().map(|line| {
-        shared.ask(Query::Training {
-            node: line.info.id,
-            job,
-        })
-    });
+    let asked = alive
+        .iter()
+        .map(|line| shared.ask(Query::Node(line.info.id, NodeQuery::Training { job })));
     let answers = futures::future::join_all(asked).await;
     let mut view = TrainingView::default();
     for (line, answer) in alive.iter().zip(answers) {
@@ -536,7 +540,7 @@ pub(super) async fn retry(
     let job = resolve::job(&shared, &reference).await?;
     let retried = async {
         caller.owns_job(&shared, job, "retry").await?;
-        match shared.ask(Query::Retry { job }).await? {
+        match shared.ask(Query::Job(job, JobQuery::Retry)).await? {
             Answer::Retried { tasks } => Ok(Json(Retried { tasks })),
             _ => Err(ApiError::unexpected("a retry")),
         }

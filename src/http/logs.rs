@@ -18,8 +18,8 @@ use axum::{
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use nodectl_types::{
-    Answer, Attempt, BlobHash, Captured, Failure, JobId, NodeId, Outcome, Query, QueryError,
-    TaskIndex, TaskRecord, gang,
+    Answer, Attempt, BlobHash, Captured, Failure, JobId, JobQuery, NodeId, NodeQuery, Outcome,
+    Query, QueryError, TaskIndex, TaskRecord, gang,
     query::{Cursor, Location, Stream, TaskFilter, TaskState},
 };
 use nodectl_wire::api::Problem;
@@ -168,11 +168,13 @@ impl Tail {
     async fn locate(&self) -> Result<Location, ApiError> {
         match self
             .shared
-            .ask(Query::Locate {
-                job: self.job,
-                task: self.task,
-                rank: self.rank.unwrap_or_default(),
-            })
+            .ask(Query::Job(
+                self.job,
+                JobQuery::Locate {
+                    task: self.task,
+                    rank: self.rank.unwrap_or_default(),
+                },
+            ))
             .await?
         {
             Answer::Where(location) => Ok(location),
@@ -229,14 +231,16 @@ impl Tail {
         node: NodeId,
         attempt: Attempt,
     ) -> Result<Option<Bytes>, ApiError> {
-        let query = Query::Log {
+        let query = Query::Node(
             node,
-            job: self.job,
-            task: self.task,
-            attempt,
-            stream: self.stream,
-            offset: self.offset,
-        };
+            NodeQuery::Log {
+                job: self.job,
+                task: self.task,
+                attempt,
+                stream: self.stream,
+                offset: self.offset,
+            },
+        );
         self.followed = Some(attempt);
         match self.shared.ask(query).await {
             Ok(Answer::Log { bytes, ended: _ }) if !bytes.is_empty() => {
@@ -393,12 +397,14 @@ impl Tail {
         if record.is_done() || record.is_cancelled() {
             return Ok(false);
         }
-        let query = Query::Tasks {
-            job: self.job,
-            filter: TaskFilter::All,
-            offset: self.task,
-            limit: 1,
-        };
+        let query = Query::Job(
+            self.job,
+            JobQuery::Tasks {
+                filter: TaskFilter::All,
+                offset: self.task,
+                limit: 1,
+            },
+        );
         let waits = |state| {
             matches!(
                 state,
@@ -413,12 +419,14 @@ impl Tail {
 
     /// A task that never started never will.
     async fn job_is_over(&self) -> Result<bool, ApiError> {
-        let query = Query::Watch {
-            job: self.job,
-            cursor: Cursor::default(),
-            wait_ms: 0,
-            limit: 1,
-        };
+        let query = Query::Job(
+            self.job,
+            JobQuery::Watch {
+                cursor: Cursor::default(),
+                wait_ms: 0,
+                limit: 1,
+            },
+        );
         match self.shared.ask(query).await? {
             Answer::Watch { progress, .. } => Ok(progress.phase.is_ended()),
             _ => Err(ApiError::unexpected("a job's progress")),

@@ -9,7 +9,7 @@ use super::{
     state::Shared,
 };
 use axum::{Extension, Json, body::Body, extract::State};
-use nodectl_types::{Answer, BlobHash, NodeId, Query, text::shortened};
+use nodectl_types::{Answer, BlobHash, NodeId, NodeQuery, Query, text::shortened};
 use nodectl_wire::api::{AuditName, Problem, ProgramView, ReplaceRequest};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -74,7 +74,10 @@ async fn ask(
     node: NodeId,
     replace: Option<BlobHash>,
 ) -> Result<Json<ProgramView>, ApiError> {
-    match shared.ask(Query::Program { node, replace }).await? {
+    match shared
+        .ask(Query::Node(node, NodeQuery::Program { replace }))
+        .await?
+    {
         Answer::Program(here) => Ok(Json((*here).into())),
         _ => Err(ApiError::unexpected("a node's program")),
     }

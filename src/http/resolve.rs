@@ -2,7 +2,9 @@
 //! name, `last`.
 
 use super::{caller::Caller, error::ApiError, state::Shared};
-use nodectl_types::{Answer, JobHead, JobId, JobSpec, NodeId, Query, TaskIndex, text::shortened};
+use nodectl_types::{
+    Answer, JobHead, JobId, JobQuery, JobSpec, NodeId, Query, TaskIndex, text::shortened,
+};
 use nodectl_wire::api::TaskReference;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -60,7 +62,7 @@ pub(super) async fn tasks(
         true => {
             caller.owns_job(shared, job, "read").await?;
             // Of a job that nobody knows this says so.
-            shared.ask(Query::Job { job }).await?;
+            shared.ask(Query::Job(job, JobQuery::Detail)).await?;
             let spec = shared.spec(job).await;
             let spec = spec.ok_or_else(|| ApiError::no_specification(job))?;
             by_name(&spec)

@@ -17,7 +17,7 @@ use axum::{
 };
 use futures::{Stream, StreamExt, stream};
 use nodectl_types::{
-    Answer, JobId, Query, TaskRecord, limits,
+    Answer, JobId, JobQuery, Query, TaskRecord, limits,
     query::{Cursor, Progress},
 };
 use nodectl_wire::api::{CursorView, Problem, ProgressView, Results, TaskResult};
@@ -74,12 +74,14 @@ async fn watch(
 ) -> Result<Results, ApiError> {
     let wait_ms = wait_ms.min(limits::WATCH_WAIT.as_millis() as u32);
     match shared
-        .ask(Query::Watch {
+        .ask(Query::Job(
             job,
-            cursor,
-            wait_ms,
-            limit,
-        })
+            JobQuery::Watch {
+                cursor,
+                wait_ms,
+                limit,
+            },
+        ))
         .await?
     {
         Answer::Watch {

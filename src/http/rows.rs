@@ -8,7 +8,7 @@ use super::{
     state::Shared,
 };
 use axum::{Extension, Json, body::Body, extract::State};
-use nodectl_types::{Answer, Query, limits};
+use nodectl_types::{Answer, JobQuery, Query, limits};
 use nodectl_wire::api::{AddRequest, Added, AuditName, Okay, Problem};
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) async fn add(
             .noted(&caller, AuditName::Add, about, Err(refusal))
             .await;
     }
-    match shared.ask(Query::Add { job, rows }).await? {
+    match shared.ask(Query::Job(job, JobQuery::Add { rows })).await? {
         Answer::Added { tasks } => Ok(Json(Added { tasks })),
         _ => Err(ApiError::unexpected("tasks for an open job")),
     }
@@ -56,7 +56,7 @@ pub(super) async fn close(
     let job = resolve::job(&shared, &reference).await?;
     let closed = async {
         caller.owns_job(&shared, job, "close").await?;
-        match shared.ask(Query::Close { job }).await? {
+        match shared.ask(Query::Job(job, JobQuery::Close)).await? {
             Answer::Ok => Ok(Json(Okay { ok: true })),
             _ => Err(ApiError::unexpected("closing a job")),
         }

@@ -2,7 +2,7 @@
 
 use super::state::Shared;
 use nodectl_ports::specs;
-use nodectl_types::{Answer, JobHead, JobId, JobSpec, Query, query::JobDetail};
+use nodectl_types::{Answer, JobHead, JobId, JobQuery, JobSpec, Query, query::JobDetail};
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},
@@ -42,7 +42,7 @@ impl Shared {
         if let Some(spec) = self.specs.get(job) {
             return Some(spec);
         }
-        let Ok(Answer::Job(detail)) = self.ask(Query::Job { job }).await else {
+        let Ok(Answer::Job(detail)) = self.ask(Query::Job(job, JobQuery::Detail)).await else {
             return None;
         };
         let spec = if detail.is_whole() {

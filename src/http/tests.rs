@@ -106,7 +106,7 @@ async fn nodes_have_their_load_where_they_answer() {
             member(2, "beta", true),
             member(3, "c", false),
         ])),
-        Query::Load { node } if *node == node_id(1) => Ok(Answer::Load(NodeLoad {
+        Query::Node(node, NodeQuery::Load) if *node == node_id(1) => Ok(Answer::Load(NodeLoad {
             running: 3,
             ..NodeLoad::default()
         })),
@@ -149,7 +149,7 @@ async fn jobs_are_named_by_id_prefix_name_and_last() {
     ];
     let node = FakeNode::start(move |query| match query {
         Query::Jobs => Ok(Answer::Jobs(heads.clone())),
-        Query::Explain { job, .. } => Ok(Answer::Explanation(vec![ReasonLine {
+        Query::Job(job, JobQuery::Explain { .. }) => Ok(Answer::Explanation(vec![ReasonLine {
             reason: Reason::JobRuns,
             node: None,
             text: format!("{:x}", job.0),
@@ -392,7 +392,7 @@ fn watched(query: &Query) -> Result<Answer, QueryError> {
         })
     };
     match query {
-        Query::Watch { cursor, .. } => match cursor.position {
+        Query::Job(_, JobQuery::Watch { cursor, .. }) => match cursor.position {
             0 => page(
                 1,
                 progress(Phase::Running, 1, 0),
@@ -405,7 +405,7 @@ fn watched(query: &Query) -> Result<Answer, QueryError> {
             ),
             _ => page(2, progress(Phase::Failed, 1, 1), Vec::new()),
         },
-        Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
+        Query::Job(job, JobQuery::Detail) => Ok(Answer::Job(Box::new(JobDetail {
             head: head(job.0, "w", 1),
             progress: progress(Phase::Running, 0, 0),
             spec: Arc::new(spec("w")),
@@ -453,7 +453,7 @@ async fn results_come_page_by_page_with_their_parameters() {
         .lock()
         .unwrap()
         .iter()
-        .filter(|query| matches!(query, Query::Job { .. }))
+        .filter(|query| matches!(query, Query::Job(_, JobQuery::Detail)))
         .count();
     assert_eq!(specs, 1, "the specification is asked for once");
 }
@@ -462,7 +462,7 @@ async fn results_come_page_by_page_with_their_parameters() {
 async fn a_training_is_on_hold_while_it_is_open_and_its_coordinator_has_a_name() {
     for (phase, waiting) in [(Phase::Running, 1), (Phase::Done, 0)] {
         let node = FakeNode::start(move |query| match query {
-            Query::Job { job } => {
+            Query::Job(job, JobQuery::Detail) => {
                 let mut spec = spec("t");
                 Arc::make_mut(&mut spec.work).env = vec![(servers::VARIABLE.into(), "{{}}".into())];
                 let head = JobHead {
@@ -476,7 +476,7 @@ async fn a_training_is_on_hold_while_it_is_open_and_its_coordinator_has_a_name()
                 })))
             }
             Query::Nodes => Ok(Answer::Nodes(vec![member(1, "alpha", true)])),
-            Query::Training { .. } => Ok(Answer::Training(TrainingHere {
+            Query::Node(_, NodeQuery::Training { .. }) => Ok(Answer::Training(TrainingHere {
                 waits_for: Some("waiting for workers".into()),
                 ..TrainingHere::default()
             })),
@@ -496,7 +496,7 @@ async fn parameters_of_a_large_job_come_with_its_specification() {
     let bytes = postcard::to_stdvec(&whole).unwrap();
     let hash = BlobHash::of(&bytes);
     let node = FakeNode::start(move |query| match query {
-        Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
+        Query::Job(job, JobQuery::Detail) => Ok(Answer::Job(Box::new(JobDetail {
             head: JobHead {
                 spec: hash,
                 ..head(job.0, "w", 1)
@@ -604,10 +604,7 @@ async fn leave_answers_before_the_node_is_gone_and_the_socket_goes_with_it() {
     node.client.drain(None, true).await.unwrap_err();
     assert_eq!(
         node.asked.lock().unwrap()[0],
-        Query::Drain {
-            node: node_id(1),
-            on: true
-        }
+        Query::Node(node_id(1), NodeQuery::Drain { on: true })
     );
     assert!(node.client.leave().await.unwrap().ok);
     assert_eq!(refused(node.client.jobs().await).0, 503);

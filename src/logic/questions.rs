@@ -4,13 +4,13 @@
 use super::{
     State,
     coordinator::{Appended, Coordinator, Watcher},
-    core::Core,
     io::{Asker, Effect, Lookup},
     lattice::Lattice,
     timers::Timer,
 };
 use nodectl_types::{
-    Answer, Answerer, JobHead, JobId, Message, NodeId, Query, QueryError, TaskIndex, Time, limits,
+    Answer, JobHead, JobId, JobQuery, Message, NodeId, NodeQuery, Query, QueryError, TaskIndex,
+    Time, limits,
     query::{Location, MemberLine},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -25,9 +25,28 @@ pub struct Questions {
     timer_set: bool,
 }
 
+/// What not every node can answer at once.
+#[derive(Clone, Debug)]
+enum Question {
+    /// Answered here, when the end of the job is confirmed.
+    Removal(JobId),
+    Job(JobId, JobQuery),
+    Node(NodeId, NodeQuery),
+}
+
+impl From<Question> for Query {
+    fn from(question: Question) -> Self {
+        match question {
+            Question::Removal(job) => Query::Remove { job },
+            Question::Job(job, query) => Query::Job(job, query),
+            Question::Node(node, query) => Query::Node(node, query),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct OpenQuestion {
-    query: Query,
+    question: Question,
     sent_to: Option<NodeId>,
     deadline: Time,
 }
@@ -52,64 +71,64 @@ impl State {
                 let answer = self.pause(asker, pause);
                 self.core.answer(asker, answer);
             }
-            Query::Remove { job } if self.is_ending(job) => self.keep_open(asker, query, None),
-            Query::Remove { job } => {
-                let answer = self.remove(job);
-                self.core.answer(asker, answer);
-            }
+            Query::Remove { job } => self.ask_whoever_knows(asker, Question::Removal(job)),
             Query::Resume { job } => {
                 let answer = self.resume(job);
                 self.core.answer(asker, answer);
             }
             Query::PutSecret { name, sealed } => self.put_secret(asker, name, sealed),
             Query::Secrets => self.answer_secrets(asker),
-            Query::Cancel { job } => {
-                self.cancel_aside(job);
-                self.ask_whoever_knows(asker, query);
-            }
             Query::Roster(decision) => {
                 let answer = self.decide(asker, decision);
                 self.core.answer(asker, answer);
             }
-            query => self.ask_whoever_knows(asker, query),
+            Query::Job(job, query) => {
+                if query == JobQuery::Cancel {
+                    self.cancel_aside(job);
+                }
+                self.ask_whoever_knows(asker, Question::Job(job, query));
+            }
+            Query::Node(node, query) => {
+                self.ask_whoever_knows(asker, Question::Node(node, query));
+            }
         }
     }
 
-    fn ask_whoever_knows(&mut self, asker: Asker, query: Query) {
-        match (self.who_knows(&query), asker) {
-            (Ok(Some(node)), _) if node == self.core.me => self.answer_here(asker, query),
+    fn ask_whoever_knows(&mut self, asker: Asker, question: Question) {
+        match (self.who_knows(&question), asker) {
+            (Ok(Some(node)), _) if node == self.core.me => self.answer_here(asker, question),
             (Err(error), _) => self.core.answer(asker, Err(error)),
             // Questions travel one step: the asker finds another way.
             (Ok(_), Asker::Remote(..)) => {
-                let job = query.coordinator_of().unwrap_or(JobId(0));
-                self.core.answer(asker, Err(self.no_coordinator(job)));
+                let error = self.unanswered(&question, None);
+                self.core.answer(asker, Err(error));
             }
-            (Ok(to), asker) => {
-                if let (Some(node), Asker::Local(id)) = (to, asker) {
-                    let query = query.clone();
-                    self.core.send(node, Message::Ask { id, query });
+            (Ok(to), Asker::Local(id)) => {
+                if let Some(node) = to {
+                    self.pass_on(id, node, question.clone());
                 }
-                self.keep_open(asker, query, to);
+                self.keep_open(id, question, to);
             }
         }
     }
 
+    fn pass_on(&mut self, id: u64, to: NodeId, question: Question) {
+        let query = question.into();
+        self.core.send(to, Message::Ask { id, query });
+    }
+
     /// Keeps a question of this node's users until it can be answered, at most for so long as it
-    /// may take. Another node's users are told at once that it cannot be answered yet.
-    fn keep_open(&mut self, asker: Asker, query: Query, sent_to: Option<NodeId>) {
-        let Asker::Local(id) = asker else {
-            let error = self.unanswered(&query, sent_to);
-            return self.core.answer(asker, Err(error));
-        };
-        let patience = match &query {
-            Query::Watch { wait_ms, .. } => {
+    /// may take.
+    fn keep_open(&mut self, id: u64, question: Question, sent_to: Option<NodeId>) {
+        let patience = match &question {
+            Question::Job(_, JobQuery::Watch { wait_ms, .. }) => {
                 Duration::from_millis(u64::from(*wait_ms)).min(limits::WATCH_WAIT)
             }
-            _ => Duration::ZERO,
+            Question::Job(..) | Question::Node(..) | Question::Removal(_) => Duration::ZERO,
         };
         let deadline = self.core.mono() + limits::QUERY_TIMEOUT + patience;
         let open = OpenQuestion {
-            query,
+            question,
             sent_to,
             deadline,
         };
@@ -118,21 +137,24 @@ impl State {
     }
 
     /// The node that can answer; `None` if there is none just now.
-    fn who_knows(&self, query: &Query) -> Result<Option<NodeId>, QueryError> {
-        let job = match query.answerer() {
-            Answerer::Asked => return Ok(Some(self.core.me)),
-            Answerer::Named(node) if self.core.members.is_alive(node) => return Ok(Some(node)),
-            Answerer::Named(node) => return Err(QueryError::NoNode(node)),
-            Answerer::Coordinator(job) => job,
+    fn who_knows(&self, question: &Question) -> Result<Option<NodeId>, QueryError> {
+        let me = self.core.me;
+        let job = match question {
+            Question::Removal(job) => return Ok((!self.is_ending(*job)).then_some(me)),
+            Question::Node(node, _) if self.core.members.is_alive(*node) => {
+                return Ok(Some(*node));
+            }
+            Question::Node(node, _) => return Err(QueryError::NoNode(*node)),
+            Question::Job(job, _) => *job,
         };
         if self.coordinators.contains_key(&job) {
-            return Ok(Some(self.core.me));
+            return Ok(Some(me));
         }
         let head = self.core.directory.get(job).ok_or(QueryError::NoJob(job))?;
         if self.aside.contains(&job) {
             return Err(QueryError::PutAside(job));
         }
-        let usable = head.holder != self.core.me && self.core.members.is_reachable(head.holder);
+        let usable = head.holder != me && self.core.members.is_reachable(head.holder);
         Ok(usable.then_some(head.holder))
     }
 
@@ -165,6 +187,11 @@ impl State {
             open.sent_to = None;
             return;
         }
+        self.tell(id, answer);
+    }
+
+    /// An open question has its answer.
+    fn tell(&mut self, id: u64, answer: Result<Answer, QueryError>) {
         self.questions.open.remove(&id);
         self.core.effects.push(Effect::Answer { id, answer });
     }
@@ -174,45 +201,25 @@ impl State {
         let ids: Vec<_> = self.questions.open.keys().copied().collect();
         for id in ids {
             let open = &self.questions.open[&id];
-            let (query, sent_to, deadline) = (open.query.clone(), open.sent_to, open.deadline);
-            if deadline <= self.core.mono() {
-                self.questions.open.remove(&id);
-                let error = self.unanswered(&query, sent_to);
-                self.core.effects.push(Effect::Answer {
-                    id,
-                    answer: Err(error),
-                });
+            let (question, sent_to) = (open.question.clone(), open.sent_to);
+            if open.deadline <= self.core.mono() {
+                let error = self.unanswered(&question, sent_to);
+                self.tell(id, Err(error));
                 continue;
             }
-            if let Query::Remove { job } = query {
-                if !self.is_ending(job) {
-                    self.questions.open.remove(&id);
-                    let answer = self.remove(job);
-                    self.core.answer(Asker::Local(id), answer);
-                }
-                continue;
-            }
-            match self.who_knows(&query) {
+            match self.who_knows(&question) {
                 Ok(Some(node)) if node == self.core.me => {
                     self.questions.open.remove(&id);
-                    self.answer_here(Asker::Local(id), query);
+                    self.answer_here(Asker::Local(id), question);
                 }
                 Ok(Some(node)) if sent_to != Some(node) => {
-                    self.core.send(node, Message::Ask { id, query });
-                    self.questions
-                        .open
-                        .get_mut(&id)
-                        .expect("a key of the map")
-                        .sent_to = Some(node);
+                    self.pass_on(id, node, question);
+                    if let Some(open) = self.questions.open.get_mut(&id) {
+                        open.sent_to = Some(node);
+                    }
                 }
                 Ok(_) => {}
-                Err(error) => {
-                    self.questions.open.remove(&id);
-                    self.core.effects.push(Effect::Answer {
-                        id,
-                        answer: Err(error),
-                    });
-                }
+                Err(error) => self.tell(id, Err(error)),
             }
         }
         self.set_question_timer();
@@ -232,62 +239,51 @@ impl State {
         }
     }
 
-    fn unanswered(&self, query: &Query, sent_to: Option<NodeId>) -> QueryError {
-        if let Query::Remove { job } = query {
-            return QueryError::NotEnded(*job);
-        }
-        match (sent_to, query.coordinator_of()) {
-            (None, Some(job)) => self.no_coordinator(job),
-            (Some(node), _) => QueryError::Timeout(self.core.members.name(node)),
-            (None, None) => QueryError::Timeout("the node".into()),
+    fn unanswered(&self, question: &Question, sent_to: Option<NodeId>) -> QueryError {
+        match (question, sent_to) {
+            (Question::Removal(job), _) => QueryError::NotEnded(*job),
+            (Question::Job(job, _), None) => self.no_coordinator(*job),
+            (Question::Node(node, _), None) => QueryError::NoNode(*node),
+            (Question::Job(..) | Question::Node(..), Some(node)) => {
+                QueryError::Timeout(self.core.members.name(node))
+            }
         }
     }
 
-    fn answer_here(&mut self, asker: Asker, query: Query) {
-        match query {
-            Query::Load { .. } => {
+    fn answer_here(&mut self, asker: Asker, question: Question) {
+        match question {
+            Question::Removal(job) => {
+                let answer = self.remove(job);
+                self.core.answer(asker, answer);
+            }
+            Question::Job(job, query) => self.answer_as_coordinator(asker, job, query),
+            Question::Node(_, query) => self.answer_as_node(asker, query),
+        }
+    }
+
+    fn answer_as_node(&mut self, asker: Asker, query: NodeQuery) {
+        let answer = match query {
+            NodeQuery::Load => {
                 let load = self.executor.load();
-                self.core.look_up(asker, Lookup::Load(load));
+                return self.core.look_up(asker, Lookup::Load(load));
             }
-            Query::Training { job, .. } => self.core.look_up(asker, Lookup::Training(job)),
-            Query::History { span, from, .. } => {
-                self.core.look_up(asker, Lookup::History { span, from });
+            NodeQuery::Training { job } => return self.core.look_up(asker, Lookup::Training(job)),
+            NodeQuery::History { span, from } => {
+                return self.core.look_up(asker, Lookup::History { span, from });
             }
-            Query::Program { replace, .. } => {
+            NodeQuery::Program { replace } => {
                 let by = match asker {
                     Asker::Local(_) => None,
                     Asker::Remote(node, _) => Some(node),
                 };
-                self.core.look_up(asker, Lookup::Program { replace, by });
+                return self.core.look_up(asker, Lookup::Program { replace, by });
             }
-            Query::Events { within_ms, .. } => {
-                let now = self.core.now.wall_ms;
-                let since = within_ms.map_or(0, |within| now.saturating_sub(within));
-                let events = self.core.chronicle.since(since);
-                self.core.answer(asker, Ok(Answer::Events(events)));
-            }
-            Query::CopyCheckpoint {
-                job,
-                step,
-                from,
-                keep,
-                ..
-            } => {
-                self.core.effects.push(Effect::CopyCheckpoint {
-                    job,
-                    step,
-                    from,
-                    keep,
-                });
-                self.core.answer(asker, Ok(Answer::Ok));
-            }
-            Query::Log {
+            NodeQuery::Log {
                 job,
                 task,
                 attempt,
                 stream,
                 offset,
-                ..
             } => {
                 let lookup = Lookup::Log {
                     job,
@@ -296,18 +292,31 @@ impl State {
                     stream,
                     offset,
                 };
-                self.core.look_up(asker, lookup);
+                return self.core.look_up(asker, lookup);
             }
-            Query::Drain { on, .. } => {
-                let answer = self.drain(asker, on);
-                self.core.answer(asker, answer);
+            NodeQuery::Events { within_ms } => {
+                let now = self.core.now.wall_ms;
+                let since = within_ms.map_or(0, |within| now.saturating_sub(within));
+                Ok(Answer::Events(self.core.chronicle.since(since)))
             }
-            Query::Forget { lost, sure, .. } => {
-                let answer = self.forget(lost, sure);
-                self.core.answer(asker, answer.map(|()| Answer::Ok));
+            NodeQuery::CopyCheckpoint {
+                job,
+                step,
+                from,
+                keep,
+            } => {
+                self.core.effects.push(Effect::CopyCheckpoint {
+                    job,
+                    step,
+                    from,
+                    keep,
+                });
+                Ok(Answer::Ok)
             }
-            query => self.answer_as_coordinator(asker, query),
-        }
+            NodeQuery::Drain { on } => self.drain(asker, on),
+            NodeQuery::Forget { lost, sure } => self.forget(lost, sure).map(|()| Answer::Ok),
+        };
+        self.core.answer(asker, answer);
     }
 
     /// A person says that a node is dead for good. One that is reached is not.
@@ -330,10 +339,7 @@ impl State {
         Ok(())
     }
 
-    fn answer_as_coordinator(&mut self, asker: Asker, query: Query) {
-        let Some(job) = query.coordinator_of() else {
-            return self.core.answer(asker, Err(unanswerable()));
-        };
+    fn answer_as_coordinator(&mut self, asker: Asker, job: JobId, query: JobQuery) {
         let Some(query) = self.ask_when_recalled(job, asker, query) else {
             return;
         };
@@ -343,38 +349,38 @@ impl State {
         };
         let (core, lattice) = (&mut self.core, &copy.lattice);
         let tasks = coordinator.total(lattice);
-        if let Some(task) = last_named(&query).filter(|task| *task >= tasks) {
+        if let Some(task) = query.last_task().filter(|task| *task >= tasks) {
             return core.answer(asker, Err(QueryError::NoTask { job, task, tasks }));
         }
-        let answer = match query {
-            Query::Job { .. } => Answer::Job(Box::new(coordinator.detail(core, lattice, asker))),
-            Query::Tasks {
+        if query.is_order() {
+            self.touched.insert(job);
+        }
+        match query {
+            JobQuery::Detail => {
+                let detail = coordinator.detail(core, lattice, asker);
+                core.answer(asker, Ok(Answer::Job(Box::new(detail))));
+            }
+            JobQuery::Tasks {
                 filter,
                 offset,
                 limit,
-                ..
-            } => coordinator.list(core, lattice, filter, offset, limit),
-            Query::Explain { task, .. } => {
-                Answer::Explanation(coordinator.explain(core, lattice, task))
+            } => {
+                let answer = coordinator.list(core, lattice, filter, offset, limit);
+                core.answer(asker, Ok(answer));
             }
-            Query::Locate { task, rank, .. } if rank >= coordinator.ranks() => {
-                let ranks = coordinator.ranks();
-                let why = format!(
-                    "task {task} has no rank {rank}: it has {ranks} at most, counted from 0"
-                );
-                return core.answer(asker, Err(QueryError::Invalid(why)));
+            JobQuery::Explain { task } => {
+                let why = coordinator.explain(core, lattice, task);
+                core.answer(asker, Ok(Answer::Explanation(why)));
             }
-            Query::Locate { task, rank, .. } => match coordinator.locate(lattice, task, rank) {
-                Some(location @ (Location::Running { .. } | Location::Nowhere)) => {
-                    Answer::Where(location)
-                }
-                _ => return core.look_up(asker, Lookup::Record { job, task }),
+            JobQuery::Locate { task, rank } => match location(coordinator, lattice, task, rank) {
+                Ok(Some(location)) => core.answer(asker, Ok(Answer::Where(location))),
+                Ok(None) => core.look_up(asker, Lookup::Record { job, task }),
+                Err(error) => core.answer(asker, Err(error)),
             },
-            Query::Watch {
+            JobQuery::Watch {
                 cursor,
                 wait_ms,
                 limit,
-                ..
             } => {
                 let until = core.mono() + Duration::from_millis(u64::from(wait_ms));
                 let watcher = Watcher {
@@ -383,15 +389,23 @@ impl State {
                     until,
                     limit,
                 };
-                return coordinator.watch(core, lattice, watcher);
+                coordinator.watch(core, lattice, watcher);
             }
-            // The others change something: the coordinator has its turn.
-            query => {
-                self.touched.insert(job);
-                return change_job(coordinator, core, lattice, (asker, query));
+            JobQuery::Retry => coordinator.retry_tasks(core, lattice, asker),
+            JobQuery::Cancel => coordinator.cancel_job(core, lattice, asker),
+            JobQuery::CancelTasks { tasks } => {
+                coordinator.cancel_tasks(core, lattice, asker, tasks)
             }
-        };
-        core.answer(asker, Ok(answer));
+            JobQuery::Append { key, known, value } => {
+                coordinator.append(core, asker, Appended { key, known, value });
+            }
+            JobQuery::Add { rows } => coordinator.add(core, asker, rows),
+            JobQuery::Close => coordinator.close(core, lattice, asker),
+            JobQuery::Saved { step, node } => {
+                coordinator.saved(core, lattice, step, node);
+                core.answer(asker, Ok(Answer::Ok));
+            }
+        }
     }
 
     fn member_lines(&self) -> Vec<MemberLine> {
@@ -419,43 +433,21 @@ impl State {
     }
 }
 
-/// What users want changed in a job.
-fn change_job(
-    coordinator: &mut Coordinator,
-    core: &mut Core,
+/// Where the output of a task is, or of one of its processes. None of a task that has ended, which
+/// its record tells.
+fn location(
+    coordinator: &Coordinator,
     lattice: &Lattice,
-    (asker, query): (Asker, Query),
-) {
-    match query {
-        Query::Retry { .. } => coordinator.retry_tasks(core, lattice, asker),
-        Query::Cancel { .. } => coordinator.cancel_job(core, lattice, asker),
-        Query::CancelTasks { tasks, .. } => coordinator.cancel_tasks(core, lattice, asker, tasks),
-        Query::Append {
-            key, known, value, ..
-        } => coordinator.append(core, asker, Appended { key, known, value }),
-        Query::Add { rows, .. } => coordinator.add(core, asker, rows),
-        Query::Close { .. } => coordinator.close(core, lattice, asker),
-        Query::Saved { step, node, .. } => {
-            coordinator.saved(core, lattice, step, node);
-            core.answer(asker, Ok(Answer::Ok));
-        }
-        _ => core.answer(asker, Err(unanswerable())),
+    task: TaskIndex,
+    rank: u32,
+) -> Result<Option<Location>, QueryError> {
+    let ranks = coordinator.ranks();
+    if rank >= ranks {
+        let why = format!("task {task} has no rank {rank}: it has {ranks} at most, counted from 0");
+        return Err(QueryError::Invalid(why));
     }
-}
-
-/// Of a query that nothing here has an answer for: a defect, which its asker hears of at once.
-fn unanswerable() -> QueryError {
-    QueryError::Invalid("nobody can answer that".into())
-}
-
-/// The last task that a question names.
-fn last_named(query: &Query) -> Option<TaskIndex> {
-    match query {
-        Query::Locate { task, .. }
-        | Query::Explain {
-            task: Some(task), ..
-        } => Some(*task),
-        Query::CancelTasks { tasks, .. } => tasks.iter().max().copied(),
-        _ => None,
-    }
+    Ok(match coordinator.locate(lattice, task, rank) {
+        Some(location @ (Location::Running { .. } | Location::Nowhere)) => Some(location),
+        Some(Location::Ended(_)) | None => None,
+    })
 }

@@ -11,7 +11,7 @@
 use super::{State, copies::LocalCopy, io::Asker, io::DiskEffect, io::Effect, timers::Timer};
 use crate::lattice::Lattice;
 use nodectl_types::{
-    Cell, JobHead, JobId, Message, NodeId, Query, QueryError, TaskIndex, Time, limits,
+    Cell, JobHead, JobId, JobQuery, Message, NodeId, Query, QueryError, TaskIndex, Time, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,7 +27,7 @@ const MOST_WAITING: usize = 256;
 enum Waiting {
     Message(NodeId, Box<Message>),
     /// Whoever asked has gone at that time.
-    Question(Asker, Box<Query>, Time),
+    Question(Asker, JobQuery, Time),
     /// The records of these tasks cannot be read any more: what is being read now may be of before.
     Lost(Vec<TaskIndex>),
 }
@@ -136,18 +136,19 @@ impl State {
         None
     }
 
-    /// The same for a question that this node is to answer as the job's coordinator.
+    /// Keeps a question for the job's coordinator, this node, that asks for cells which are not
+    /// here, and has them read; else gives it back.
     pub(super) fn ask_when_recalled(
         &mut self,
         job: JobId,
         asker: Asker,
-        query: Query,
-    ) -> Option<Query> {
+        query: JobQuery,
+    ) -> Option<JobQuery> {
         if !self.rouse(job) {
             return Some(query);
         }
         let until = self.core.mono() + limits::QUERY_TIMEOUT;
-        if !self.wait_for_cells(job, Waiting::Question(asker, Box::new(query), until)) {
+        if !self.wait_for_cells(job, Waiting::Question(asker, query, until)) {
             let why = "too many questions about the job wait for its journal".to_string();
             self.core.answer(asker, Err(QueryError::Storage(why)));
         }
@@ -295,7 +296,7 @@ impl State {
                 Waiting::Question(asker, _, until) if until <= self.core.mono() => {
                     self.core.answer(asker, Err(not_in_time()));
                 }
-                Waiting::Question(asker, query, _) => self.ask(asker, *query),
+                Waiting::Question(asker, query, _) => self.ask(asker, Query::Job(job, query)),
                 Waiting::Lost(tasks) => self.records_lost(job, tasks),
             }
         }

@@ -15,8 +15,8 @@ mod submissions;
 
 use super::*;
 use nodectl_types::{
-    Answer, Attempt, ErrorReport, Failure, JobSpec, NodeInfo, Outcome, Phase, Query, QueryError,
-    Record, Resources, StartTask, TaskIndex, TaskRecord, Terms, WorkSpec,
+    Answer, Attempt, ErrorReport, Failure, JobQuery, JobSpec, NodeInfo, NodeQuery, Outcome, Phase,
+    Query, QueryError, Record, Resources, StartTask, TaskIndex, TaskRecord, Terms, WorkSpec,
     query::{Cursor, Location},
 };
 use std::sync::Arc;
@@ -192,12 +192,14 @@ impl Solo {
 
     /// What a reader is told of the job from a cursor on, and the cursor after it.
     fn page(&mut self, cursor: Cursor) -> (Vec<TaskIndex>, Cursor) {
-        let query = Query::Watch {
-            job: self.job,
-            cursor,
-            wait_ms: 0,
-            limit: 512,
-        };
+        let query = Query::Job(
+            self.job,
+            JobQuery::Watch {
+                cursor,
+                wait_ms: 0,
+                limit: 512,
+            },
+        );
         let now = Now {
             mono: self.mono,
             wall_ms: 0,
@@ -250,10 +252,7 @@ fn a_node_that_knows_its_end_starts_nothing_that_would_not_end_before() {
         },
         [Input::Ask {
             id: 9,
-            query: Query::Explain {
-                job: solo.job,
-                task: None,
-            },
+            query: Query::Job(solo.job, JobQuery::Explain { task: None }),
         }],
     );
     assert!(
@@ -337,7 +336,7 @@ fn a_job_that_was_given_up_goes_on_when_it_is_retried() {
         assert_eq!((solo.head().phase, solo.running.len()), (Phase::Failed, 0));
         solo.turn(vec![Input::Ask {
             id: 2,
-            query: Query::Retry { job: solo.job },
+            query: Query::Job(solo.job, JobQuery::Retry),
         }]);
         assert_eq!((solo.head().phase, solo.running.len()), (Phase::Running, 2));
         assert_eq!(solo.head().end_reason(), None);
@@ -384,7 +383,7 @@ fn an_exception_is_final_and_a_retry_gives_its_task_another_attempt() {
     assert_eq!((solo.head().phase, solo.started), (Phase::Failed, 1));
     solo.turn(vec![Input::Ask {
         id: 2,
-        query: Query::Retry { job: solo.job },
+        query: Query::Job(solo.job, JobQuery::Retry),
     }]);
     assert_eq!((solo.head().phase, solo.started), (Phase::Running, 2));
     solo.end(raised());
@@ -398,7 +397,7 @@ fn a_task_that_ends_anew_is_told_once_to_who_reads_from_the_beginning() {
     solo.end(Outcome::Done);
     solo.turn(vec![Input::Ask {
         id: 2,
-        query: Query::Retry { job: solo.job },
+        query: Query::Job(solo.job, JobQuery::Retry),
     }]);
     solo.end(Outcome::Done);
     let (first, cursor) = solo.page(Cursor::default());
@@ -435,11 +434,7 @@ fn an_attempt_that_has_ended_is_still_found_before_its_record_is_on_disk() {
         now,
         [Input::Ask {
             id: 9,
-            query: Query::Locate {
-                job,
-                task: 0,
-                rank: 0,
-            },
+            query: Query::Job(job, JobQuery::Locate { task: 0, rank: 0 }),
         }],
     );
     let at_its_node = Location::Running {
@@ -468,7 +463,7 @@ fn a_drained_node_stays_so_when_it_is_described_anew() {
         Now::default(),
         [Input::Ask {
             id: 1,
-            query: Query::Drain { node: me, on: true },
+            query: Query::Node(me, NodeQuery::Drain { on: true }),
         }],
     );
     let drained = state.core().members.my_info().version;
@@ -479,10 +474,7 @@ fn a_drained_node_stays_so_when_it_is_described_anew() {
         Now::default(),
         [Input::Ask {
             id: 2,
-            query: Query::Drain {
-                node: me,
-                on: false,
-            },
+            query: Query::Node(me, NodeQuery::Drain { on: false }),
         }],
     );
     assert!(!state.core().members.my_info().is_drained());
@@ -579,11 +571,7 @@ fn a_node_that_is_reached_is_not_forgotten_and_one_that_was_may_come_back() {
     };
     let forget = |sure: bool| Input::Ask {
         id: 1,
-        query: Query::Forget {
-            node: NodeId([1; 32]),
-            lost: other,
-            sure,
-        },
+        query: Query::Node(NodeId([1; 32]), NodeQuery::Forget { lost: other, sure }),
     };
     let answer = |effects: Vec<Effect>| {
         effects.into_iter().find_map(|effect| match effect {

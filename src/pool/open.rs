@@ -12,8 +12,8 @@ use bytes::Bytes;
 use nodectl_pool_logic::{FAILED_STARTS, PoolConfig, START_PATIENCE};
 use nodectl_ports::{Duplex, NodeHandle, wall_ms};
 use nodectl_types::{
-    Answer, Author, JobId, JobSpec, Outcome, Query, QueryError, StreamToken, query::Location,
-    spec::POOL_HOST_GONE,
+    Answer, Author, JobId, JobQuery, JobSpec, Outcome, Query, QueryError, StreamToken,
+    query::Location, spec::POOL_HOST_GONE,
 };
 use nodectl_wire::{
     api::{OpenPool, PoolOpened},
@@ -327,7 +327,7 @@ async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) -> Infallib
     loop {
         let joined = entry.joined.load(Ordering::Relaxed);
         tokio::time::sleep(if joined { LATER_LOOK } else { FIRST_LOOK }).await;
-        let over = match node.ask(Query::Job { job }).await {
+        let over = match node.ask(Query::Job(job, JobQuery::Detail)).await {
             Ok(Answer::Job(detail)) if detail.head.phase.is_ended() => match detail.head.reason {
                 Some(reason) if reason == POOL_HOST_GONE => HubInput::GivenUp,
                 Some(reason) => HubInput::Over(format!("its job {job} has ended: {reason}")),
@@ -356,11 +356,7 @@ async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) -> Infallib
 async fn failed_start(node: &NodeHandle, job: JobId) -> String {
     let mut why = format!("{FAILED_STARTS} workers could not start");
     if let Ok(Answer::Where(Location::Ended(record))) = node
-        .ask(Query::Locate {
-            job,
-            task: 0,
-            rank: 0,
-        })
+        .ask(Query::Job(job, JobQuery::Locate { task: 0, rank: 0 }))
         .await
         && let Outcome::Failed(failure) = &record.outcome
     {
@@ -397,7 +393,7 @@ async fn finish(node: &NodeHandle, mut hub: Hub, job: JobId, inbox: &mut mpsc::R
 /// their pool for ever.
 async fn cancel(node: NodeHandle, job: JobId) {
     for _ in 0..CANCEL_TRIES {
-        match node.ask(Query::Cancel { job }).await {
+        match node.ask(Query::Job(job, JobQuery::Cancel)).await {
             Ok(_) | Err(QueryError::NoJob(_) | QueryError::Leaving) => return,
             Err(error) => {
                 tracing::info!("job {job} of a pool that has ended is not cancelled yet: {error}")

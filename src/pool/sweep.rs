@@ -5,7 +5,7 @@
 //! another.
 
 use super::PoolShared;
-use nodectl_types::{Answer, JobHead, JobId, Query};
+use nodectl_types::{Answer, JobHead, JobId, JobQuery, Query};
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
@@ -39,7 +39,7 @@ impl PoolShared {
             for head in heads.iter().filter(|head| self.is_stray(head)) {
                 let job = head.job;
                 tracing::info!("job {job} is of a pool that is closed: it is cancelled");
-                if let Err(error) = self.node.ask(Query::Cancel { job }).await {
+                if let Err(error) = self.node.ask(Query::Job(job, JobQuery::Cancel)).await {
                     tracing::info!("job {job} is not cancelled yet: {error}");
                 }
             }

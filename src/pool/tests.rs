@@ -4,7 +4,7 @@
 use super::*;
 use nodectl_ports::Event;
 use nodectl_types::{
-    Answer, Author, BlobHash, JobHead, JobId, JobSpec, Phase, Query, QueryError, WorkSpec,
+    Answer, Author, BlobHash, JobHead, JobId, JobQuery, JobSpec, Phase, Query, QueryError, WorkSpec,
 };
 use nodectl_wire::frames::{
     AGAIN, FrameKind, FromClient, FromWorker, Header, MAX_CHUNK_BYTES, MORE, PULL, TELL, ToClient,
@@ -165,7 +165,7 @@ impl Paper {
                             job: job.expect("pools have keys"),
                         })
                     }
-                    Query::Cancel { job } => {
+                    Query::Job(job, JobQuery::Cancel) => {
                         gone.lock().unwrap().push(job);
                         Ok(Answer::Ok)
                     }

@@ -11,7 +11,9 @@ use nodectl_ports::{
     NodeHandle, PeerStream, Streams,
     files::{if_there, remove_if_there},
 };
-use nodectl_types::{Answer, JobId, NodeId, Query, StreamToken, query::CheckpointFile};
+use nodectl_types::{
+    Answer, JobId, JobQuery, NodeId, NodeQuery, Query, StreamToken, query::CheckpointFile,
+};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -201,11 +203,13 @@ impl CheckpointStore {
     pub async fn tell(&self, job: JobId, step: u64) {
         if let Err(error) = self
             .node
-            .ask(Query::Saved {
+            .ask(Query::Job(
                 job,
-                step,
-                node: self.me,
-            })
+                JobQuery::Saved {
+                    step,
+                    node: self.me,
+                },
+            ))
             .await
         {
             tracing::warn!(
@@ -242,8 +246,10 @@ impl CheckpointStore {
                 self.have_copied(second, job, step, keep).await;
                 asked = Some(second);
             }
-            if let Ok(Answer::Training(there)) =
-                self.node.ask(Query::Training { node: second, job }).await
+            if let Ok(Answer::Training(there)) = self
+                .node
+                .ask(Query::Node(second, NodeQuery::Training { job }))
+                .await
                 && there.checkpoints.iter().any(|file| file.step >= step)
             {
                 return Ok(());
@@ -271,13 +277,15 @@ impl CheckpointStore {
     }
 
     async fn have_copied(&self, second: NodeId, job: JobId, step: u64, keep: u32) {
-        let copy = Query::CopyCheckpoint {
-            node: second,
-            job,
-            step,
-            from: self.me,
-            keep,
-        };
+        let copy = Query::Node(
+            second,
+            NodeQuery::CopyCheckpoint {
+                job,
+                step,
+                from: self.me,
+                keep,
+            },
+        );
         if let Err(error) = self.node.ask(copy).await {
             tracing::warn!(
                 "the checkpoint of step {step} of job {job} is on this node only: {error}"
@@ -313,11 +321,10 @@ impl CheckpointStore {
                 .map(|file| (file.step, self.me))
                 .collect();
             let others = self.others().await;
-            let asked = join_all(
-                others
-                    .iter()
-                    .map(|node| self.node.ask(Query::Training { node: *node, job })),
-            )
+            let asked = join_all(others.iter().map(|node| {
+                self.node
+                    .ask(Query::Node(*node, NodeQuery::Training { job }))
+            }))
             .await;
             for (node, answer) in others.iter().zip(asked) {
                 if let Ok(Answer::Training(here)) = answer {

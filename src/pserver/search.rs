@@ -8,7 +8,7 @@ use super::{
     peers::{self, Bundle},
 };
 use nodectl_pserver_logic::search::{Expected, PeerSeen, Search, SearchEffect, SearchInput};
-use nodectl_types::{Answer, JobId, NodeId, Query, StreamToken, Time};
+use nodectl_types::{Answer, JobId, JobQuery, NodeId, Query, StreamToken, Time};
 use std::{
     io,
     sync::{Arc, atomic::Ordering},
@@ -90,7 +90,7 @@ async fn expect(
     now: Time,
 ) -> Option<ServiceEvent> {
     let id = job.tensors.job.parse().ok()?;
-    let Ok(Answer::Job(detail)) = jobs.node.ask(Query::Job { job: id }).await else {
+    let Ok(Answer::Job(detail)) = jobs.node.ask(Query::Job(id, JobQuery::Detail)).await else {
         return None;
     };
     let divided = job.tensors.settings.divided;

@@ -118,7 +118,7 @@ pub use node::{Gpu, GpuDetails, GpuKind, GpuRates, MakingEnvironment, NodeInfo, 
 pub use owner::{Closed, OwnerWord, Pause, Terms};
 pub use policy::{Admits, Policy, Surroundings, WhenClosed};
 pub use program::{ProgramHere, Replacement};
-pub use query::{Answer, Answerer, Progress, Query, QueryError};
+pub use query::{Answer, JobQuery, NodeQuery, Progress, Query, QueryError};
 pub use record::{Captured, ErrorReport, Failure, Outcome, OutputFile, TaskRecord};
 pub use resources::Resources;
 pub use retention::Retention;

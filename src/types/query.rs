@@ -40,6 +40,7 @@ pub enum TaskFilter {
 /// Names an entry of a log, or a row of an open job: what comes again under its key is the same.
 pub type EntryKey = [u8; 16];
 
+/// What a node is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
     /// Answered by any node: `Answer::Submitted`. The job has this id, and is the one that has it
@@ -52,90 +53,6 @@ pub enum Query {
     Nodes,
     /// Any node: `Jobs`.
     Jobs,
-    /// The named node itself: `Load`.
-    Load { node: NodeId },
-    /// The coordinator: `Job`.
-    Job { job: JobId },
-    /// The coordinator: `Tasks`.
-    Tasks {
-        job: JobId,
-        filter: TaskFilter,
-        offset: u32,
-        limit: u32,
-    },
-    /// The coordinator, as soon as there is news or after `wait_ms`: `Watch`.
-    Watch {
-        job: JobId,
-        cursor: Cursor,
-        wait_ms: u32,
-        limit: u32,
-    },
-    /// The coordinator: `Where`.
-    Locate {
-        job: JobId,
-        task: TaskIndex,
-        /// Of which of its processes, if it is several; else 0.
-        rank: u32,
-    },
-    /// The named node: `Log`, bytes of the stream of a running attempt from `offset`.
-    Log {
-        node: NodeId,
-        job: JobId,
-        task: TaskIndex,
-        attempt: Attempt,
-        stream: Stream,
-        offset: u64,
-    },
-    /// The coordinator: `Explanation`.
-    Explain { job: JobId, task: Option<TaskIndex> },
-    /// The coordinator: `Ok`.
-    Cancel { job: JobId },
-    /// The coordinator, when it is durable that these tasks are cancelled, or done: `Ok`.
-    CancelTasks { job: JobId, tasks: Vec<TaskIndex> },
-    /// The coordinator of a log, when the entry counts, and all before it: `Appended`. The asker
-    /// knows that none of the first `known` entries has the key; where the coordinator does not
-    /// know so of all others, it answers with `KeysUnknown`.
-    Append {
-        job: JobId,
-        key: EntryKey,
-        known: TaskIndex,
-        /// JSON of at most `limits::MAX_RESULT_BYTES`: the entry's value, with its key.
-        value: String,
-    },
-    /// The coordinator of an open job, when all of these tasks count: `Added`. A row whose key came
-    /// before is the task that it was then.
-    Add {
-        job: JobId,
-        /// At most `limits::MAX_ADDED` and `limits::MAX_ADDED_BYTES`.
-        rows: Vec<(EntryKey, Params)>,
-    },
-    /// The coordinator of an open job, when it is durable that no more tasks are added: `Ok`.
-    Close { job: JobId },
-    /// The coordinator: failed tasks get as many attempts again. `Retried`.
-    Retry { job: JobId },
-    /// The coordinator: `Ok`. That node has a checkpoint of the job.
-    Saved { job: JobId, step: u64, node: NodeId },
-    /// The named node: `Training`, what it has of a training job.
-    Training { node: NodeId, job: JobId },
-    /// The named node: `Ok`; it brings a copy of that node's checkpoint, and keeps so many of the
-    /// newest.
-    CopyCheckpoint {
-        node: NodeId,
-        job: JobId,
-        step: u64,
-        from: NodeId,
-        keep: u32,
-    },
-    /// The node itself: no new work, running tasks end. `Ok`. What is said at the node itself is
-    /// its owner's word, which others cannot take back.
-    Drain { node: NodeId, on: bool },
-    /// The named node: `Ok` if the `lost` one is out of its reach; if the asker is `sure`, it is
-    /// taken for dead for good then.
-    Forget {
-        node: NodeId,
-        lost: NodeId,
-        sure: bool,
-    },
     /// Any node: `Ok`. The job, which has ended, is forgotten by all.
     Remove { job: JobId },
     /// The node itself: `Ok`. A job that it has put aside goes on.
@@ -154,79 +71,136 @@ pub enum Query {
     /// The node that is asked, by a user of its own: `Roster`, as it is after the decision if there
     /// is one.
     Roster(Option<Decision>),
-    /// The named node: `History`, its rows from number `from` on, or from the oldest that it has.
-    History {
-        node: NodeId,
-        span: LoadSpan,
-        from: u64,
-    },
-    /// The named node: `Events`, what it noticed, or what of it within so long.
-    Events {
-        node: NodeId,
-        within_ms: Option<u64>,
-    },
-    /// The named node: `Program`. It begins to take another program, a blob that the asker has, in
-    /// the place of its own, if one is given: then it leaves and comes back with that.
-    Program {
-        node: NodeId,
-        replace: Option<BlobHash>,
-    },
+    /// The job's coordinator, wherever that is.
+    Job(JobId, JobQuery),
+    /// This node, whichever is asked.
+    Node(NodeId, NodeQuery),
 }
 
-/// Who answers a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answerer {
-    /// Whichever node is asked.
-    Asked,
-    /// The node that coordinates the job.
-    Coordinator(JobId),
-    /// The node that is named.
-    Named(NodeId),
+/// What the coordinator of a job is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum JobQuery {
+    /// All about the job: `Job`.
+    Detail,
+    /// A part of the list of tasks: `Tasks`.
+    Tasks {
+        filter: TaskFilter,
+        offset: u32,
+        limit: u32,
+    },
+    /// `Watch`, as soon as there is news or after `wait_ms`.
+    Watch {
+        cursor: Cursor,
+        wait_ms: u32,
+        limit: u32,
+    },
+    /// Where a task's output is: `Where`.
+    Locate {
+        task: TaskIndex,
+        /// Of which of its processes, if it is several; else 0.
+        rank: u32,
+    },
+    /// Why the job, or a task of it, waits: `Explanation`.
+    Explain { task: Option<TaskIndex> },
+    /// No task of the job runs any more: `Ok`.
+    Cancel,
+    /// `Ok`, when it is durable that these tasks are cancelled, or done.
+    CancelTasks { tasks: Vec<TaskIndex> },
+    /// To a log: `Appended`, when the entry counts, and all before it. The asker knows that none of
+    /// the first `known` entries has the key; where the coordinator does not know so of all others,
+    /// it answers with `KeysUnknown`.
+    Append {
+        key: EntryKey,
+        known: TaskIndex,
+        /// JSON of at most `limits::MAX_RESULT_BYTES`: the entry's value, with its key.
+        value: String,
+    },
+    /// To an open job: `Added`, when all of these tasks count. A row whose key came before is the
+    /// task that it was then.
+    Add {
+        /// At most `limits::MAX_ADDED` and `limits::MAX_ADDED_BYTES`.
+        rows: Vec<(EntryKey, Params)>,
+    },
+    /// Of an open job: `Ok`, when it is durable that no more tasks are added.
+    Close,
+    /// Failed tasks get as many attempts again: `Retried`.
+    Retry,
+    /// That node has a checkpoint of the job: `Ok`.
+    Saved { step: u64, node: NodeId },
 }
 
-impl Query {
-    /// Who answers: every query is named here, so that none is forgotten.
-    pub fn answerer(&self) -> Answerer {
+/// What one node is asked about itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum NodeQuery {
+    /// `Load`.
+    Load,
+    /// `Log`: bytes of the stream of a running attempt from `offset`.
+    Log {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        stream: Stream,
+        offset: u64,
+    },
+    /// What it has of a training job: `Training`.
+    Training { job: JobId },
+    /// `Ok`; it brings a copy of the checkpoint that the node `from` has, and keeps so many of the
+    /// newest.
+    CopyCheckpoint {
+        job: JobId,
+        step: u64,
+        from: NodeId,
+        keep: u32,
+    },
+    /// No new work, running tasks end: `Ok`. What is said at the node itself is its owner's word,
+    /// which others cannot take back.
+    Drain { on: bool },
+    /// `Ok` if the `lost` one is out of its reach; if the asker is `sure`, it is taken for dead for
+    /// good then.
+    Forget { lost: NodeId, sure: bool },
+    /// `History`: its rows from number `from` on, or from the oldest that it has.
+    History { span: LoadSpan, from: u64 },
+    /// `Events`: what it noticed, or what of it within so long.
+    Events { within_ms: Option<u64> },
+    /// `Program`. It begins to take another program, a blob that the asker has, in the place of its
+    /// own, if one is given: then it leaves and comes back with that.
+    Program { replace: Option<BlobHash> },
+}
+
+impl JobQuery {
+    /// The coordinator is to do something, not only to tell.
+    pub fn is_order(&self) -> bool {
         match self {
-            Self::Submit { .. }
-            | Self::Nodes
-            | Self::Jobs
-            | Self::Remove { .. }
-            | Self::Resume { .. }
-            | Self::Aside
-            | Self::Pause(_)
-            | Self::PutSecret { .. }
-            | Self::Secrets
-            | Self::Roster(_) => Answerer::Asked,
-            Self::Job { job }
-            | Self::Tasks { job, .. }
-            | Self::Watch { job, .. }
-            | Self::Locate { job, .. }
-            | Self::Explain { job, .. }
-            | Self::Cancel { job }
-            | Self::CancelTasks { job, .. }
-            | Self::Append { job, .. }
-            | Self::Add { job, .. }
-            | Self::Close { job }
-            | Self::Retry { job }
-            | Self::Saved { job, .. } => Answerer::Coordinator(*job),
-            Self::Load { node }
-            | Self::Log { node, .. }
-            | Self::Training { node, .. }
-            | Self::CopyCheckpoint { node, .. }
-            | Self::Drain { node, .. }
-            | Self::Forget { node, .. }
-            | Self::History { node, .. }
-            | Self::Events { node, .. }
-            | Self::Program { node, .. } => Answerer::Named(*node),
+            Self::Detail
+            | Self::Tasks { .. }
+            | Self::Watch { .. }
+            | Self::Locate { .. }
+            | Self::Explain { .. } => false,
+            Self::Cancel
+            | Self::CancelTasks { .. }
+            | Self::Append { .. }
+            | Self::Add { .. }
+            | Self::Close
+            | Self::Retry
+            | Self::Saved { .. } => true,
         }
     }
 
-    /// The job whose coordinator answers, if one does.
-    pub fn coordinator_of(&self) -> Option<JobId> {
-        match self.answerer() {
-            Answerer::Coordinator(job) => Some(job),
-            Answerer::Asked | Answerer::Named(_) => None,
+    /// The last task that is named.
+    pub fn last_task(&self) -> Option<TaskIndex> {
+        match self {
+            Self::Locate { task, .. } => Some(*task),
+            Self::Explain { task } => *task,
+            Self::CancelTasks { tasks } => tasks.iter().max().copied(),
+            Self::Detail
+            | Self::Tasks { .. }
+            | Self::Watch { .. }
+            | Self::Cancel
+            | Self::Append { .. }
+            | Self::Add { .. }
+            | Self::Close
+            | Self::Retry
+            | Self::Saved { .. } => None,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Control messages between nodes: postcard, length first, validated before use.
 
 use nodectl_types::{
-    Admits, Answer, Author, CopyDigest, Gang, GangWord, JobHead, JobSpec, KeptSecret, Message,
-    NodeInfo, Params, Query, Roster, RowSet, TaskRecord, Voters, WorkSpec,
+    Admits, Answer, Author, CopyDigest, Gang, GangWord, JobHead, JobQuery, JobSpec, KeptSecret,
+    Message, NodeInfo, Params, Query, Roster, RowSet, TaskRecord, Voters, WorkSpec,
     check::row_bytes,
     event::ClusterEvent,
     history::{GpuPage, LoadPage},
@@ -170,45 +170,44 @@ fn validate_gang_word(word: &GangWord) -> Result<(), BadMessage> {
 fn validate_query(query: &Query) -> Result<(), BadMessage> {
     match query {
         Query::Submit { spec, .. } => validate_spec(spec),
-        Query::Append { value, .. } => check(
-            value.len() <= limits::MAX_RESULT_BYTES,
-            "an oversized entry of a log",
-        ),
-        Query::Add { rows, .. } => check(are_rows(rows), "too many tasks to add"),
-        Query::CancelTasks { tasks, .. } => check(
-            tasks.len() <= limits::MAX_CANCELLED,
-            "too many tasks to cancel",
-        ),
         Query::PutSecret { name, sealed } => check(
             is_secret_of(name, sealed.as_deref()),
             "an impossible secret",
         ),
-        Query::Nodes
+        Query::Job(_, query) => validate_job_query(query),
+        // None of what a node is asked about itself has a size of its own.
+        Query::Node(_, _)
+        | Query::Nodes
         | Query::Jobs
-        | Query::Load { .. }
-        | Query::Job { .. }
-        | Query::Tasks { .. }
-        | Query::Watch { .. }
-        | Query::Locate { .. }
-        | Query::Log { .. }
-        | Query::Explain { .. }
-        | Query::Cancel { .. }
-        | Query::Close { .. }
-        | Query::Retry { .. }
-        | Query::Saved { .. }
-        | Query::Training { .. }
-        | Query::CopyCheckpoint { .. }
-        | Query::Drain { .. }
-        | Query::Forget { .. }
         | Query::Remove { .. }
         | Query::Resume { .. }
         | Query::Aside
         | Query::Pause(_)
         | Query::Secrets
-        | Query::Roster(_)
-        | Query::History { .. }
-        | Query::Events { .. }
-        | Query::Program { .. } => Ok(()),
+        | Query::Roster(_) => Ok(()),
+    }
+}
+
+fn validate_job_query(query: &JobQuery) -> Result<(), BadMessage> {
+    match query {
+        JobQuery::Append { value, .. } => check(
+            value.len() <= limits::MAX_RESULT_BYTES,
+            "an oversized entry of a log",
+        ),
+        JobQuery::Add { rows } => check(are_rows(rows), "too many tasks to add"),
+        JobQuery::CancelTasks { tasks } => check(
+            tasks.len() <= limits::MAX_CANCELLED,
+            "too many tasks to cancel",
+        ),
+        JobQuery::Detail
+        | JobQuery::Tasks { .. }
+        | JobQuery::Watch { .. }
+        | JobQuery::Locate { .. }
+        | JobQuery::Explain { .. }
+        | JobQuery::Cancel
+        | JobQuery::Close
+        | JobQuery::Retry
+        | JobQuery::Saved { .. } => Ok(()),
     }
 }
 

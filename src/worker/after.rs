@@ -4,7 +4,7 @@
 use super::staging::{Stager, build_tree};
 use nodectl_ports::specs;
 use nodectl_types::{
-    Answer, FileEntry, JobId, JobSpec, NodeId, Outcome, Query, TaskRecord, limits,
+    Answer, FileEntry, JobId, JobQuery, JobSpec, NodeId, Outcome, Query, TaskRecord, limits,
     manifest::safe_path,
     query::{Cursor, Progress},
 };
@@ -61,12 +61,14 @@ async fn ask(
     cursor: Cursor,
 ) -> Result<(Cursor, Progress, Vec<Arc<TaskRecord>>), String> {
     let wait_ms = u32::try_from(limits::WATCH_WAIT.as_millis()).unwrap_or(u32::MAX);
-    let query = Query::Watch {
+    let query = Query::Job(
         job,
-        cursor,
-        wait_ms,
-        limit: limits::RECORD_BATCH as u32,
-    };
+        JobQuery::Watch {
+            cursor,
+            wait_ms,
+            limit: limits::RECORD_BATCH as u32,
+        },
+    );
     match stager.node.ask(query).await {
         Ok(Answer::Watch {
             cursor,
@@ -80,7 +82,7 @@ async fn ask(
 
 /// The earlier job's specification, which has the parameters of its tasks.
 async fn spec(stager: &Stager, job: JobId) -> Result<Arc<JobSpec>, String> {
-    let detail = match stager.node.ask(Query::Job { job }).await {
+    let detail = match stager.node.ask(Query::Job(job, JobQuery::Detail)).await {
         Ok(Answer::Job(detail)) => detail,
         Ok(other) => return Err(format!("an answer to another question: {other:?}")),
         Err(error) => return Err(error.to_string()),

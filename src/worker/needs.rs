@@ -7,7 +7,7 @@
 use super::{after::stage_outputs, staging::Stager};
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_types::{
-    Answer, JobId, Need, NodeId, Query, StartTask, TaskIndex, TaskRecord,
+    Answer, JobId, JobQuery, Need, NodeId, Query, StartTask, TaskIndex, TaskRecord,
     manifest::{RESULT_FILE, safe_path},
     query::Location,
 };
@@ -84,7 +84,11 @@ pub async fn stage_result(
 }
 
 async fn ask(stager: &Stager, job: JobId, task: TaskIndex) -> Result<Arc<TaskRecord>, String> {
-    match stager.node.ask(Query::Locate { job, task, rank: 0 }).await {
+    match stager
+        .node
+        .ask(Query::Job(job, JobQuery::Locate { task, rank: 0 }))
+        .await
+    {
         Ok(Answer::Where(Location::Ended(record))) if record.is_done() => Ok(record),
         Ok(Answer::Where(_)) => Err("it is not done".into()),
         Ok(other) => Err(format!("an answer to another question: {other:?}")),

@@ -6,7 +6,7 @@ use crate::{
     world::World,
 };
 use nodectl_types::{
-    Answer, JobDraft, JobId, Query, QueryError, TaskIndex, TaskRecord,
+    Answer, JobDraft, JobId, JobQuery, Query, QueryError, TaskIndex, TaskRecord,
     query::{Cursor, EntryKey},
 };
 use rand::{RngExt, rngs::StdRng};
@@ -230,11 +230,15 @@ impl World {
         let key =
             (self.plan.seed << 8 | number as u64 | 3 << 62).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let job = log.job.unwrap_or(JobId(key));
-        let read = |position| Query::Watch {
-            job,
-            cursor: Cursor { claim: 0, position },
-            wait_ms: 200,
-            limit: PAGE,
+        let read = |position| {
+            Query::Job(
+                job,
+                JobQuery::Watch {
+                    cursor: Cursor { claim: 0, position },
+                    wait_ms: 200,
+                    limit: PAGE,
+                },
+            )
         };
         let query = match about {
             About::Submit => Query::Submit {
@@ -243,12 +247,14 @@ impl World {
             },
             About::Append(writer) => {
                 let value = log.value(number, writer);
-                Query::Append {
+                Query::Job(
                     job,
-                    key: key_of(&value),
-                    known: log.writers[writer].known,
-                    value,
-                }
+                    JobQuery::Append {
+                        key: key_of(&value),
+                        known: log.writers[writer].known,
+                        value,
+                    },
+                )
             }
             About::Look(writer) => read(log.writers[writer].looking.map_or(0, |(from, _)| from)),
             About::Read(reader) => read(log.readers[reader]),

@@ -16,8 +16,8 @@ use crate::{
 };
 use nodectl_pool_logic::{Pool, PoolConfig, PoolEffect};
 use nodectl_types::{
-    Answer, JobId, JobSpec, NodeId, PythonWorker, Query, QueryError, StreamToken, Time, WorkSpec,
-    WorkerRole, WorkerSpec, spec::POOL_HOST_GONE,
+    Answer, JobId, JobQuery, JobSpec, NodeId, PythonWorker, Query, QueryError, StreamToken, Time,
+    WorkSpec, WorkerRole, WorkerSpec, spec::POOL_HOST_GONE,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -446,7 +446,7 @@ impl World {
         if is_over {
             return;
         }
-        self.ask_for_pool(node, Asked::Look(hub), Query::Job { job });
+        self.ask_for_pool(node, Asked::Look(hub), Query::Job(job, JobQuery::Detail));
         let pause = if joined { LATER_LOOK } else { FIRST_LOOK };
         self.after(pause, Event::Pool(PoolEvent::Looks { hub }));
     }
@@ -592,7 +592,7 @@ impl World {
                 job,
                 tries,
             };
-            self.ask_for_pool(node, asked, Query::Cancel { job });
+            self.ask_for_pool(node, asked, Query::Job(job, JobQuery::Cancel));
         }
     }
 

@@ -6,7 +6,8 @@ use crate::{
     world::World,
 };
 use nodectl_types::{
-    Answer, JobId, Params, Query, QueryError, TaskIndex, TaskRecord, Value, query::EntryKey,
+    Answer, JobId, JobQuery, Params, Query, QueryError, TaskIndex, TaskRecord, Value,
+    query::EntryKey,
 };
 use rand::{RngExt, rngs::StdRng};
 use std::collections::BTreeMap;
@@ -121,13 +122,15 @@ impl World {
             return;
         };
         let query = match about {
-            About::Add(from, count) => Query::Add {
+            About::Add(from, count) => Query::Job(
                 job,
-                rows: (from..from + count)
-                    .map(|row| (key_of(row as i64), params_of(row as i64)))
-                    .collect(),
-            },
-            About::Close => Query::Close { job },
+                JobQuery::Add {
+                    rows: (from..from + count)
+                        .map(|row| (key_of(row as i64), params_of(row as i64)))
+                        .collect(),
+                },
+            ),
+            About::Close => Query::Job(job, JobQuery::Close),
         };
         self.asked += 1;
         let life = self.machines[node].life;

@@ -8,8 +8,8 @@ use crate::{
 };
 use nodectl_logic::Input;
 use nodectl_types::{
-    After, Answer, BlobHash, Gang, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError,
-    Sweep, TaskIndex, TaskRecord, Time, Value, WorkSpec,
+    After, Answer, BlobHash, Gang, JobId, JobQuery, JobSpec, NodeId, NodeQuery, ParamSpace, Phase,
+    Query, QueryError, Sweep, TaskIndex, TaskRecord, Time, Value, WorkSpec,
     query::Cursor,
     sweep::{Goal, StopRule},
 };
@@ -149,7 +149,7 @@ impl User {
 fn undrain(node: NodeId) -> Input {
     Input::Ask {
         id: u64::MAX,
-        query: Query::Drain { node, on: false },
+        query: Query::Node(node, NodeQuery::Drain { on: false }),
     }
 }
 
@@ -171,7 +171,11 @@ impl World {
             Act::Log(plan) => self.begin_log(plan),
             Act::Drain { node, lasts } => {
                 let id = self.machines[node].id;
-                self.ask(node, About::Other, Query::Drain { node: id, on: true });
+                self.ask(
+                    node,
+                    About::Other,
+                    Query::Node(id, NodeQuery::Drain { on: true }),
+                );
                 let life = self.machines[node].life;
                 self.after(
                     lasts,
@@ -196,11 +200,10 @@ impl World {
                     .collect();
                 for lost in gone {
                     for node in self.awake() {
-                        let query = Query::Forget {
-                            node: self.machines[node].id,
-                            lost,
-                            sure: true,
-                        };
+                        let query = Query::Node(
+                            self.machines[node].id,
+                            NodeQuery::Forget { lost, sure: true },
+                        );
                         self.ask(node, About::Other, query);
                     }
                 }
@@ -288,12 +291,14 @@ impl World {
             self.ask(
                 node,
                 About::Watch(job),
-                Query::Watch {
+                Query::Job(
                     job,
-                    cursor,
-                    wait_ms: 200,
-                    limit,
-                },
+                    JobQuery::Watch {
+                        cursor,
+                        wait_ms: 200,
+                        limit,
+                    },
+                ),
             );
         }
     }
@@ -358,7 +363,11 @@ impl World {
                 (cancels, self.user.wants[number].job, self.someone())
             {
                 let ended = self.has_ended(job);
-                let id = self.ask(node, About::Cancel(job, ended), Query::Cancel { job });
+                let id = self.ask(
+                    node,
+                    About::Cancel(job, ended),
+                    Query::Job(job, JobQuery::Cancel),
+                );
                 self.user.wants[number].cancel_asked = Some(id);
             }
         }
@@ -496,7 +505,7 @@ impl World {
         if watched.phase == Some(Phase::Failed)
             && !std::mem::replace(&mut watched.was_retried, true)
         {
-            self.ask(node, About::Other, Query::Retry { job });
+            self.ask(node, About::Other, Query::Job(job, JobQuery::Retry));
         }
     }
 
@@ -515,7 +524,7 @@ impl World {
         self.ask(
             node,
             About::CancelTasks(job, tasks.clone()),
-            Query::CancelTasks { job, tasks },
+            Query::Job(job, JobQuery::CancelTasks { tasks }),
         );
     }
 

@@ -4,8 +4,9 @@ use crate::harness::*;
 use nodectl::{
     ports::{Blobs, Runner},
     types::{
-        After, Answer, BlobHash, Failure, FileEntry, JobHead, JobId, JobSpec, Manifest, NodeId,
-        Outcome, OutputFile, ParamSpace, Phase, Query, QueryError, StartTask, Value, WorkSpec,
+        After, Answer, BlobHash, Failure, FileEntry, JobHead, JobId, JobQuery, JobSpec, Manifest,
+        NodeId, Outcome, OutputFile, ParamSpace, Phase, Query, QueryError, StartTask, Value,
+        WorkSpec,
         query::{Cursor, JobDetail, Progress},
     },
 };
@@ -189,7 +190,7 @@ fn results_of_an_earlier_job_are_there_as_files() {
     tell_of(&mut lab, earlier, "pressure");
     for (position, records) in [(1, vec![record]), (1, vec![])] {
         let request = lab.question();
-        assert!(matches!(request.query, Query::Watch { job, .. } if job == earlier));
+        assert!(matches!(request.query, Query::Job(job, JobQuery::Watch { .. }) if job == earlier));
         let cursor = Cursor { claim: 1, position };
         request
             .reply
@@ -257,7 +258,7 @@ fn an_earlier_job_that_nobody_knows_or_that_lies_is_told() {
 /// Answers what the job is: one task, of which that parameter is 7.
 fn tell_of(lab: &mut Lab, job: JobId, parameter: &str) {
     let request = lab.question();
-    assert!(matches!(request.query, Query::Job { job: asked } if asked == job));
+    assert!(matches!(request.query, Query::Job(asked, JobQuery::Detail) if asked == job));
     let node = NodeId([1; 32]);
     let spec = JobSpec {
         params: ParamSpace::Grid(vec![(parameter.into(), vec![Value::Int(7)])]),

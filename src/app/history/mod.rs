@@ -17,7 +17,7 @@ use gpus::GpuLooker;
 use looker::MachineLooker;
 use nodectl_ports::{Event, NodeHandle, UserRequest, wall_ms};
 use nodectl_types::{
-    Answer, NodeId, Query, QueryError,
+    Answer, NodeId, NodeQuery, Query, QueryError,
     history::{LoadPage, LoadSpan, MACHINE_SERIES},
     limits::HISTORY_ROWS,
 };
@@ -135,7 +135,7 @@ impl TaskCounts {
             }
         }
         let (reply, answer) = oneshot::channel();
-        let query = Query::Load { node: self.me };
+        let query = Query::Node(self.me, NodeQuery::Load);
         let asked = self
             .handle
             .try_tell(Event::User(UserRequest { query, reply }));

@@ -50,7 +50,7 @@ fn pages(
     end: Progress_,
 ) -> impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static {
     move |query| match query {
-        Query::Watch { cursor, .. } => {
+        Query::Job(_, JobQuery::Watch { cursor, .. }) => {
             let records = pages
                 .get(cursor.position as usize)
                 .cloned()
@@ -62,12 +62,12 @@ fn pages(
                 records,
             })
         }
-        Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
+        Query::Job(job, JobQuery::Detail) => Ok(Answer::Job(Box::new(JobDetail {
             head: testing::head(job.0, "w", 1),
             progress: end.clone(),
             spec: Arc::new(testing::spec("w")),
         }))),
-        Query::Cancel { .. } => Ok(Answer::Ok),
+        Query::Job(_, JobQuery::Cancel) => Ok(Answer::Ok),
         _ => Err(QueryError::Leaving),
     }
 }
@@ -211,7 +211,7 @@ async fn the_best_task_of_a_sweep_is_told() {
     });
     let spec = Arc::new(spec);
     let node = FakeNode::start(move |query| match query {
-        Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
+        Query::Job(job, JobQuery::Detail) => Ok(Answer::Job(Box::new(JobDetail {
             head: testing::head(job.0, "w", 1),
             progress: progress(Phase::Done, 3, 0),
             spec: spec.clone(),
@@ -297,7 +297,7 @@ async fn a_job_without_a_coordinator_is_asked_about_again() {
     );
     let mut refusals = 2;
     let node = FakeNode::start(move |query| match query {
-        Query::Watch { job, .. } if refusals > 0 => {
+        Query::Job(job, JobQuery::Watch { .. }) if refusals > 0 => {
             refusals -= 1;
             Err(QueryError::NoCoordinator {
                 job: *job,
@@ -325,7 +325,7 @@ async fn a_node_that_goes_away_ends_the_following_as_unreachable() {
 async fn the_end_of_the_time_cancels() {
     let mut cancelled = false;
     let node = FakeNode::start(move |query| {
-        cancelled |= matches!(query, Query::Cancel { .. });
+        cancelled |= matches!(query, Query::Job(_, JobQuery::Cancel));
         let phase = if cancelled {
             Phase::Cancelled
         } else {
@@ -540,7 +540,7 @@ async fn a_file_of_jobs_is_submitted_whole_or_not_at_all() {
         node.asked
             .lock()
             .unwrap()
-            .contains(&Query::Cancel { job: JobId(1) })
+            .contains(&Query::Job(JobId(1), JobQuery::Cancel))
     );
 }
 

@@ -7,7 +7,7 @@ use super::{cluster, error::ApiError, history::load_over_time, state::Shared};
 use axum::{extract::State, http::header::CONTENT_TYPE, response::IntoResponse};
 use nodectl_ports::processes::{Stat, TICK};
 use nodectl_types::{
-    Answer, JobHead, NodeLoad, Phase, Query,
+    Answer, JobHead, NodeLoad, NodeQuery, Phase, Query,
     history::{LoadPage, LoadSpan, Series},
     query::MemberLine,
 };
@@ -24,7 +24,7 @@ pub(super) async fn metrics(
     State(shared): State<Arc<Shared>>,
 ) -> Result<impl IntoResponse, ApiError> {
     let node = shared.api.facts.id;
-    let Answer::Load(load) = shared.ask(Query::Load { node }).await? else {
+    let Answer::Load(load) = shared.ask(Query::Node(node, NodeQuery::Load)).await? else {
         return Err(ApiError::unexpected("the load"));
     };
     let Answer::Jobs(jobs) = shared.ask(Query::Jobs).await? else {

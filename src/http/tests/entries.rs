@@ -17,9 +17,11 @@ fn entry(task: u32, key: &str) -> Arc<TaskRecord> {
 /// know those of the first three.
 fn log_of_five(query: &Query) -> Result<Answer, QueryError> {
     match query {
-        Query::Append { known, .. } if *known < 3 => Ok(Answer::KeysUnknown { below: 3 }),
-        Query::Append { .. } => Ok(Answer::Appended { entry: 5 }),
-        Query::Watch { cursor, .. } => {
+        Query::Job(_, JobQuery::Append { known, .. }) if *known < 3 => {
+            Ok(Answer::KeysUnknown { below: 3 })
+        }
+        Query::Job(_, JobQuery::Append { .. }) => Ok(Answer::Appended { entry: 5 }),
+        Query::Job(_, JobQuery::Watch { cursor, .. }) => {
             let end = (cursor.position + 2).min(5);
             let records = (cursor.position..end).map(|task| entry(task, &format!("k{task}")));
             Ok(Answer::Watch {

@@ -24,10 +24,10 @@ async fn every_node_that_is_here_tells_what_it_noticed() {
             member(3, "gone", false),
             member(4, "mute", true),
         ])),
-        Query::Events { node, .. } if *node == NodeId([1; 32]) => {
+        Query::Node(node, NodeQuery::Events { .. }) if *node == NodeId([1; 32]) => {
             Ok(Answer::Events(vec![died(2_000), died(900_000)]))
         }
-        Query::Events { node, .. } if *node == NodeId([2; 32]) => {
+        Query::Node(node, NodeQuery::Events { .. }) if *node == NodeId([2; 32]) => {
             Ok(Answer::Events(vec![died(1_000)]))
         }
         _ => Err(QueryError::Leaving),
@@ -50,7 +50,7 @@ async fn every_node_that_is_here_tells_what_it_noticed() {
     node.client.cluster_events(Some(hour), 1).await.unwrap();
     let asked = node.asked.lock().unwrap();
     let within = |query: &&Query| match query {
-        Query::Events { within_ms, .. } => *within_ms == Some(3_600_000),
+        Query::Node(_, NodeQuery::Events { within_ms }) => *within_ms == Some(3_600_000),
         _ => false,
     };
     assert_eq!(asked.iter().filter(within).count(), 3, "not who is away");

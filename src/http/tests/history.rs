@@ -11,11 +11,11 @@ async fn metrics_come_as_text() {
             member(2, "away", false),
         ])),
         Query::Jobs => Ok(Answer::Jobs(vec![head(7, "t", 1)])),
-        Query::Load { .. } => Ok(Answer::Load(NodeLoad {
+        Query::Node(_, NodeQuery::Load) => Ok(Answer::Load(NodeLoad {
             failed: 3,
             ..NodeLoad::default()
         })),
-        Query::History { .. } => Ok(Answer::History(LoadPage::default())),
+        Query::Node(_, NodeQuery::History { .. }) => Ok(Answer::History(LoadPage::default())),
         _ => Err(QueryError::Leaving),
     })
     .await;
@@ -50,17 +50,21 @@ async fn a_nodes_load_comes_page_by_page() {
             member(1, "alpha", true),
             member(2, "away", false),
         ])),
-        Query::History { node, .. } if *node == NodeId([2; 32]) => Err(QueryError::NoNode(*node)),
-        Query::History {
-            from,
-            span: LoadSpan::Day,
-            ..
-        } => {
+        Query::Node(node, NodeQuery::History { .. }) if *node == NodeId([2; 32]) => {
+            Err(QueryError::NoNode(*node))
+        }
+        Query::Node(
+            _,
+            NodeQuery::History {
+                from,
+                span: LoadSpan::Day,
+            },
+        ) => {
             let first = 1500.min(700.max(*from));
             Ok(Answer::History(rows(first, (1500 - first).min(500))))
         }
         // One that always has more, as a node that is started again and again would.
-        Query::History { from, .. } => Ok(Answer::History(LoadPage {
+        Query::Node(_, NodeQuery::History { from, .. }) => Ok(Answer::History(LoadPage {
             end: u64::MAX,
             ..rows(*from, 1)
         })),

@@ -6,7 +6,7 @@ use super::*;
 async fn a_log_is_followed_from_the_running_attempt_into_its_record() {
     let mut turn = 0;
     let node = FakeNode::start(move |query| match query {
-        Query::Locate { .. } => {
+        Query::Job(_, JobQuery::Locate { .. }) => {
             turn += 1;
             let attempt = Attempt {
                 epoch: 1,
@@ -21,16 +21,16 @@ async fn a_log_is_followed_from_the_running_attempt_into_its_record() {
                 _ => Location::Ended(record(0, Outcome::Done, b"one\ntwo\n")),
             }))
         }
-        Query::Watch { cursor, .. } => Ok(Answer::Watch {
+        Query::Job(_, JobQuery::Watch { cursor, .. }) => Ok(Answer::Watch {
             cursor: *cursor,
             progress: progress(Phase::Running, 0, 0),
             records: Vec::new(),
         }),
-        Query::Log { offset: 0, .. } => Ok(Answer::Log {
+        Query::Node(_, NodeQuery::Log { offset: 0, .. }) => Ok(Answer::Log {
             bytes: b"one\n".to_vec(),
             ended: false,
         }),
-        Query::Log { .. } => Err(QueryError::NoLog("removed".into())),
+        Query::Node(_, NodeQuery::Log { .. }) => Err(QueryError::NoLog("removed".into())),
         _ => Err(QueryError::Leaving),
     })
     .await;
@@ -54,7 +54,7 @@ async fn a_log_is_followed_from_the_running_attempt_into_its_record() {
 async fn a_task_that_ends_with_its_job_between_two_questions_is_followed_to_its_end() {
     let mut looks = 0;
     let node = FakeNode::start(move |query| match query {
-        Query::Locate { .. } => {
+        Query::Job(_, JobQuery::Locate { .. }) => {
             looks += 1;
             let ended = Location::Ended(record(0, Outcome::Done, b"all of it\n"));
             Ok(Answer::Where(if looks < 3 {
@@ -63,7 +63,7 @@ async fn a_task_that_ends_with_its_job_between_two_questions_is_followed_to_its_
                 ended
             }))
         }
-        Query::Watch { cursor, .. } => Ok(Answer::Watch {
+        Query::Job(_, JobQuery::Watch { cursor, .. }) => Ok(Answer::Watch {
             cursor: *cursor,
             progress: progress(Phase::Done, 1, 0),
             records: Vec::new(),
@@ -99,8 +99,10 @@ async fn a_long_log_comes_from_its_blob_and_a_task_that_never_ran_has_none() {
     };
     let ended = Arc::new(ended);
     let node = FakeNode::start(move |query| match query {
-        Query::Locate { task: 0, .. } => Ok(Answer::Where(Location::Ended(ended.clone()))),
-        Query::Locate { .. } => Ok(Answer::Where(Location::Nowhere)),
+        Query::Job(_, JobQuery::Locate { task: 0, .. }) => {
+            Ok(Answer::Where(Location::Ended(ended.clone())))
+        }
+        Query::Job(_, JobQuery::Locate { .. }) => Ok(Answer::Where(Location::Nowhere)),
         _ => Err(QueryError::Leaving),
     })
     .await;
@@ -151,8 +153,12 @@ async fn the_log_of_each_rank_can_be_read() {
     };
     let failed = record(1, Outcome::Failed(failure), b"of rank 3\n");
     let node = FakeNode::start(move |query| match query {
-        Query::Locate { task: 0, .. } => Ok(Answer::Where(Location::Ended(done.clone()))),
-        Query::Locate { .. } => Ok(Answer::Where(Location::Ended(failed.clone()))),
+        Query::Job(_, JobQuery::Locate { task: 0, .. }) => {
+            Ok(Answer::Where(Location::Ended(done.clone())))
+        }
+        Query::Job(_, JobQuery::Locate { .. }) => {
+            Ok(Answer::Where(Location::Ended(failed.clone())))
+        }
         _ => Err(QueryError::Leaving),
     })
     .await;
@@ -193,11 +199,11 @@ async fn a_log_that_another_node_has_and_does_not_give_is_no_empty_one() {
         QueryError::Timeout("two".into()),
     ] {
         let node = FakeNode::start(move |query| match query {
-            Query::Locate { .. } => Ok(Answer::Where(Location::Running {
+            Query::Job(_, JobQuery::Locate { .. }) => Ok(Answer::Where(Location::Running {
                 node: node_id(2),
                 attempt,
             })),
-            Query::Log { .. } => Err(error.clone()),
+            Query::Node(_, NodeQuery::Log { .. }) => Err(error.clone()),
             _ => Err(QueryError::Leaving),
         })
         .await;
@@ -223,7 +229,9 @@ async fn node_whose_attempt_is_gone(later: Location) -> FakeNode {
     };
     let mut first = Some(running);
     FakeNode::start(move |query| match query {
-        Query::Locate { .. } => Ok(Answer::Where(first.take().unwrap_or(later.clone()))),
+        Query::Job(_, JobQuery::Locate { .. }) => {
+            Ok(Answer::Where(first.take().unwrap_or(later.clone())))
+        }
         _ => Err(QueryError::NoLog("its directory was removed".into())),
     })
     .await

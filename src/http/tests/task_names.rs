@@ -7,7 +7,7 @@ use crate::caller::Caller;
 fn of_named_tasks(query: &Query) -> Result<Answer, QueryError> {
     match query {
         Query::Jobs => Ok(Answer::Jobs(vec![of_alice(7)])),
-        Query::Job { job } => {
+        Query::Job(job, JobQuery::Detail) => {
             let mut spec = spec("w");
             Arc::make_mut(&mut spec.work).task_names = Some("x-{x}".into());
             Ok(Answer::Job(Box::new(JobDetail {
@@ -16,7 +16,7 @@ fn of_named_tasks(query: &Query) -> Result<Answer, QueryError> {
                 spec: Arc::new(spec),
             })))
         }
-        Query::Tasks { .. } => Ok(Answer::Tasks {
+        Query::Job(_, JobQuery::Tasks { .. }) => Ok(Answer::Tasks {
             lines: vec![TaskLine {
                 task: 2,
                 state: TaskState::Running,
@@ -26,13 +26,13 @@ fn of_named_tasks(query: &Query) -> Result<Answer, QueryError> {
             }],
             total: 1,
         }),
-        Query::Explain { task, .. } => Ok(Answer::Explanation(vec![ReasonLine {
+        Query::Job(_, JobQuery::Explain { task }) => Ok(Answer::Explanation(vec![ReasonLine {
             reason: Reason::TaskRuns,
             node: None,
             text: format!("task {} runs on alpha", task.unwrap_or_default()),
         }])),
-        Query::CancelTasks { .. } => Ok(Answer::Ok),
-        Query::Locate { task, .. } => Ok(Answer::Where(Location::Ended(record(
+        Query::Job(_, JobQuery::CancelTasks { .. }) => Ok(Answer::Ok),
+        Query::Job(_, JobQuery::Locate { task, .. }) => Ok(Answer::Where(Location::Ended(record(
             *task,
             Outcome::Done,
             b"said\n",
@@ -68,10 +68,7 @@ async fn tasks_are_named_by_numbers_and_names() {
     let tasks = ["x-13", "0"].map(api::TaskReference::of).to_vec();
     client.cancel_tasks(job, tasks).await.unwrap();
     let asked = node.asked.lock().unwrap().clone();
-    let cancelled = Query::CancelTasks {
-        job: JobId(7),
-        tasks: vec![3, 0],
-    };
+    let cancelled = Query::Job(JobId(7), JobQuery::CancelTasks { tasks: vec![3, 0] });
     assert!(asked.contains(&cancelled), "{asked:?}");
     let (status, error) = refused(client.explain(job, Some("x-14")).await);
     assert_eq!((status, error.as_str()), (404, "no task `x-14`"));

@@ -28,8 +28,8 @@ async fn shared_node() -> FakeNode {
     FakeNode::start_for(UserAccess::always(bob()), |query| match query {
         Query::Jobs => Ok(Answer::Jobs(vec![of("alice", 1), of("bob", 2)])),
         Query::Submit { .. } => Ok(Answer::Submitted { job: JobId(3) }),
-        Query::Cancel { .. } | Query::Remove { .. } => Ok(Answer::Ok),
-        Query::Retry { .. } => Ok(Answer::Retried { tasks: 1 }),
+        Query::Job(_, JobQuery::Cancel) | Query::Remove { .. } => Ok(Answer::Ok),
+        Query::Job(_, JobQuery::Retry) => Ok(Answer::Retried { tasks: 1 }),
         _ => Err(QueryError::Leaving),
     })
     .await

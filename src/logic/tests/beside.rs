@@ -87,10 +87,7 @@ fn a_job_whose_places_are_all_taken_beside_it_waits_and_says_for_whom() {
         mono: pair.solo.mono,
         wall_ms: 0,
     };
-    let query = Query::Explain {
-        job: pair.second,
-        task: None,
-    };
+    let query = Query::Job(pair.second, JobQuery::Explain { task: None });
     let told = pair.solo.state.handle(now, [Input::Ask { id: 9, query }]);
     let wanted = format!("job {}, which has all tasks", pair.first.short());
     assert!(format!("{told:?}").contains(&wanted), "{told:?}");

@@ -405,7 +405,7 @@ fn a_cancellation_that_was_only_heard_of_is_confirmed_when_it_is_durable() {
         0,
         Input::Ask {
             id: 2,
-            query: Query::Cancel { job },
+            query: Query::Job(job, JobQuery::Cancel),
         },
     )]);
     third_takes_over(&mut trio, job);
@@ -414,7 +414,7 @@ fn a_cancellation_that_was_only_heard_of_is_confirmed_when_it_is_durable() {
         2,
         Input::Ask {
             id: 3,
-            query: Query::Cancel { job },
+            query: Query::Job(job, JobQuery::Cancel),
         },
     )]);
     assert_eq!(trio.answers, []);
@@ -456,10 +456,7 @@ fn a_holder_of_before_does_not_make_a_submission_safe() {
 /// What a node noticed, told by itself.
 fn noticed(trio: &mut Trio, node: usize) -> Vec<String> {
     let asked = trio.id(node);
-    let query = Query::Events {
-        node: asked,
-        within_ms: None,
-    };
+    let query = Query::Node(asked, NodeQuery::Events { within_ms: None });
     trio.answers.clear();
     trio.give(vec![(node, Input::Ask { id: 2, query })]);
     let Some((_, Ok(Answer::Events(events)))) = trio.answers.pop() else {

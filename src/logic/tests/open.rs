@@ -28,7 +28,7 @@ impl Solo {
     fn add(&mut self, rows: &[(u8, i64)]) -> Result<Vec<TaskIndex>, String> {
         let rows = rows.iter().map(|(key, x)| row(*key, *x)).collect();
         let job = self.job;
-        match self.ask(Query::Add { job, rows }) {
+        match self.ask(Query::Job(job, JobQuery::Add { rows })) {
             Ok(Answer::Added { tasks }) => Ok(tasks),
             Ok(other) => panic!("{other:?}"),
             Err(error) => Err(error.to_string()),
@@ -43,7 +43,7 @@ impl Solo {
 
     fn close(&mut self) {
         let job = self.job;
-        assert_eq!(self.ask(Query::Close { job }), Ok(Answer::Ok));
+        assert_eq!(self.ask(Query::Job(job, JobQuery::Close)), Ok(Answer::Ok));
     }
 }
 
@@ -85,17 +85,14 @@ fn what_cannot_be_added_is_refused_as_a_whole() {
     let job = solo.job;
     let strange = ([2; 16], vec![("y".into(), Value::Int(1))]);
     let rows = vec![row(1, 1), strange];
-    let refused = solo.ask(Query::Add { job, rows });
+    let refused = solo.ask(Query::Job(job, JobQuery::Add { rows }));
     let refused = refused.expect_err("the job has no `y`").to_string();
     assert!(
         refused.contains("row 1: `params`: a row has no `x`"),
         "{refused}"
     );
     assert_eq!(solo.running.len(), 0);
-    let none = solo.ask(Query::CancelTasks {
-        job,
-        tasks: vec![0],
-    });
+    let none = solo.ask(Query::Job(job, JobQuery::CancelTasks { tasks: vec![0] }));
     assert!(matches!(none, Err(QueryError::NoTask { tasks: 0, .. })));
     let mut plain = Solo::with(2, 0);
     let refused = plain.add(&[(1, 1)]).expect_err("it has its tasks");
@@ -111,7 +108,7 @@ fn a_failed_task_is_tried_again_with_its_row() {
     assert_eq!(solo.running.len(), 0);
     let job = solo.job;
     assert_eq!(
-        solo.ask(Query::Retry { job }),
+        solo.ask(Query::Job(job, JobQuery::Retry)),
         Ok(Answer::Retried { tasks: 1 })
     );
     assert_eq!(solo.running.len(), 1);

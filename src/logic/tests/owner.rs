@@ -148,16 +148,17 @@ impl Pair {
         let job = (1..)
             .map(JobId)
             .find(|job| rank::ranked(*job, [ALPHA, BETA])[0] == ALPHA);
-        match self.ask(
-            0,
-            Query::Submit {
-                job,
-                spec: Arc::new(spec),
-            },
-        ) {
-            Ok(Answer::Submitted { job }) => job,
-            other => panic!("{other:?}"),
-        }
+        let job = job.expect("one that the first node coordinates");
+        self.submit_as(job, &Arc::new(spec));
+        job
+    }
+
+    fn submit_as(&mut self, job: JobId, spec: &Arc<JobSpec>) {
+        let query = Query::Submit {
+            job: Some(job),
+            spec: spec.clone(),
+        };
+        assert_eq!(self.ask(0, query), Ok(Answer::Submitted { job }));
     }
 
     fn here(&self, node: usize) -> usize {
@@ -202,10 +203,7 @@ fn an_order_to_a_node_that_takes_no_work_is_returned_whoever_sends_it() {
                 Now::default(),
                 [Input::Ask {
                     id: 1,
-                    query: Query::Drain {
-                        node: ALPHA,
-                        on: true,
-                    },
+                    query: Query::Node(ALPHA, NodeQuery::Drain { on: true }),
                 }],
             );
         }
@@ -284,7 +282,7 @@ fn what_a_node_refuses_runs_elsewhere_and_is_no_failure() {
     assert_eq!(pair.running.len(), 2, "as many as the other has cores");
     let ordered = pair.ordered;
     assert!((1..=2).contains(&ordered), "{ordered} orders in vain");
-    let explained = pair.ask(0, Query::Explain { job, task: None });
+    let explained = pair.ask(0, Query::Job(job, JobQuery::Explain { task: None }));
     assert!(
         format!("{explained:?}").contains("beta: cannot take it: it takes no work"),
         "{explained:?}"
@@ -315,7 +313,7 @@ fn what_a_node_refuses_runs_elsewhere_and_is_no_failure() {
 #[test]
 fn another_member_cannot_take_back_what_the_owner_said() {
     let mut pair = Pair::new(Terms::default(), Terms::default());
-    let drain = |on| Query::Drain { node: BETA, on };
+    let drain = |on| Query::Node(BETA, NodeQuery::Drain { on });
     // Said by another member, and taken back by one.
     assert_eq!(pair.ask(0, drain(true)), Ok(Answer::Ok));
     assert_eq!(
@@ -355,13 +353,7 @@ fn what_a_setting_says_only_the_setting_takes_back() {
     ));
     for node in [0, 1] {
         assert_eq!(
-            pair.ask(
-                node,
-                Query::Drain {
-                    node: BETA,
-                    on: false
-                }
-            ),
+            pair.ask(node, Query::Node(BETA, NodeQuery::Drain { on: false })),
             denied,
             "asked at {node}"
         );
@@ -394,13 +386,7 @@ fn what_waits_on_a_drained_node_goes_elsewhere_and_what_runs_goes_on() {
     pair.wait(200);
     assert_eq!(pair.here(1), 2);
     assert_eq!(
-        pair.ask(
-            1,
-            Query::Drain {
-                node: BETA,
-                on: true
-            }
-        ),
+        pair.ask(1, Query::Node(BETA, NodeQuery::Drain { on: true })),
         Ok(Answer::Ok)
     );
     pair.wait(500);
@@ -609,21 +595,17 @@ fn a_node_takes_the_jobs_that_its_owner_admits_and_explain_says_why_not() {
         },
     );
     let (job, spec) = job_of("bob", 1);
-    pair.ask(
-        0,
-        Query::Submit {
-            job: Some(job),
-            spec: spec.clone(),
-        },
-    )
-    .unwrap();
+    pair.submit_as(job, &spec);
     pair.wait(500);
     assert_eq!(
         (pair.here(0), pair.here(1), pair.ordered),
         (2, 0, 0),
         "nothing is sent there in vain"
     );
-    let explained = format!("{:?}", pair.ask(0, Query::Explain { job, task: None }));
+    let explained = format!(
+        "{:?}",
+        pair.ask(0, Query::Job(job, JobQuery::Explain { task: None }))
+    );
     assert!(
         explained.contains("beta: cannot take it: it takes no jobs of user bob"),
         "{explained}"
@@ -653,14 +635,7 @@ fn a_node_takes_the_jobs_that_its_owner_admits_and_explain_says_why_not() {
     );
     assert_eq!(pair.here(1), 0);
     let (job, spec) = job_of("alice", 100);
-    pair.ask(
-        0,
-        Query::Submit {
-            job: Some(job),
-            spec,
-        },
-    )
-    .unwrap();
+    pair.submit_as(job, &spec);
     pair.wait(500);
     assert_eq!(pair.here(1), 2);
 }

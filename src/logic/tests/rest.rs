@@ -84,7 +84,7 @@ impl Restarted {
 
     /// The ticket under which its journal is to be read.
     fn ask(&mut self) -> u64 {
-        let query = Query::Job { job: JOB };
+        let query = Query::Job(JOB, JobQuery::Detail);
         let effects = self.turn(Input::Ask { id: 1, query });
         let asked = effects.iter().find_map(|effect| match effect {
             Effect::Disk(DiskEffect::Recall { job: JOB, ticket }) => Some(*ticket),
@@ -169,7 +169,7 @@ fn what_nobody_waits_for_any_more_is_not_worked_out() {
     node.until_it_rests();
     let ticket = node.ask();
     node.at = node.at + limits::QUERY_TIMEOUT;
-    let query = Query::Job { job: JOB };
+    let query = Query::Job(JOB, JobQuery::Detail);
     node.turn(Input::Ask { id: 2, query });
     let input = Input::Recalled {
         job: JOB,

@@ -266,7 +266,10 @@ fn jobs_that_were_put_aside_wait_for_somebody_to_ask() {
     let ask = |id, query| Input::Ask { id, query };
     let effects = state.handle(
         later(20),
-        [ask(1, Query::Job { job }), ask(2, Query::Aside)],
+        [
+            ask(1, Query::Job(job, JobQuery::Detail)),
+            ask(2, Query::Aside),
+        ],
     );
     assert_eq!(
         answers(&effects),
@@ -278,7 +281,7 @@ fn jobs_that_were_put_aside_wait_for_somebody_to_ask() {
     state.handle(later(21), [ask(3, Query::Resume { job })]);
     assert_eq!(state.claim_of(job), Some(2));
     let mut state = restored();
-    state.handle(later(20), [ask(1, Query::Cancel { job })]);
+    state.handle(later(20), [ask(1, Query::Job(job, JobQuery::Cancel))]);
     state.handle(later(21), [Input::Tick]);
     assert_eq!(
         state.core().directory.get(job).map(|head| head.phase),

@@ -189,7 +189,7 @@ fn a_cancellation_is_confirmed_when_it_is_written() {
     state.handle(at(1), writes(&effects));
     let cancel = |id| Input::Ask {
         id,
-        query: Query::Cancel { job: KEYED },
+        query: Query::Job(KEYED, JobQuery::Cancel),
     };
     let effects = state.handle(at(2), [cancel(2)]);
     assert!(told(&effects).is_empty(), "it is not on disk yet");

@@ -13,8 +13,8 @@ use super::{
     journal::{self, READABLE},
 };
 use nodectl_types::{
-    Answer, Author, Builtin, Failure, Isolation, JobHead, JobSpec, Message, Query, QueryError,
-    Record, TaskRecord, WorkSpec, limits, query::Location,
+    Answer, Author, Builtin, Failure, Isolation, JobHead, JobQuery, JobSpec, Message, NodeQuery,
+    Query, QueryError, Record, TaskRecord, WorkSpec, limits, query::Location,
 };
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -124,6 +124,8 @@ fn every_variant_has_a_sample() {
     let messages = samples::messages();
     assert_eq!(distinct(&messages), variants::<Message>());
     assert_eq!(distinct(&samples::queries()), variants::<Query>());
+    assert_eq!(distinct(&samples::job_queries()), variants::<JobQuery>());
+    assert_eq!(distinct(&samples::node_queries()), variants::<NodeQuery>());
     assert_eq!(distinct(&samples::answers()), variants::<Answer>());
     assert_eq!(distinct(&samples::query_errors()), variants::<QueryError>());
     assert_eq!(distinct(&samples::failures()), variants::<Failure>());
@@ -240,7 +242,7 @@ fn encode(message: &Message) -> Vec<u8> {
     control::encode(message).expect("samples are small")
 }
 
-/// The variant, and the one inside for questions and answers: `Ask.Nodes`.
+/// The variant, and those inside for questions and answers: `Ask.Nodes`, `Ask.Job.Cancel`.
 fn name(value: &impl Debug) -> String {
     let text = format!("{value:?}");
     let word = |text: &str| {
@@ -252,9 +254,15 @@ fn name(value: &impl Debug) -> String {
         .iter()
         .find_map(|mark| {
             let (_, after) = text.split_once(mark)?;
-            Some(word(after))
+            Some(after)
         });
-    [Some(word(&text)), inner]
+    // Behind the job or the node that is asked.
+    let asked = text.split_once("query: ").and_then(|(_, query)| {
+        let to_one = query.starts_with("Job(") || query.starts_with("Node(");
+        let (_, inside) = query.split_once(", ").filter(|_| to_one)?;
+        Some(word(inside))
+    });
+    [Some(word(&text)), inner.map(word), asked]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()

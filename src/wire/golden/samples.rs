@@ -12,10 +12,10 @@ use nodectl_types::explain::{Reason, ReasonLine};
 use nodectl_types::{
     Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, CopyDigest, Decision,
     ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
-    JobId, JobSpec, KeptSecret, Key, MakingEnvironment, Message, Need, Needs, NodeId, NodeInfo,
-    NodeLoad, Outcome, OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError,
-    Record, Replacement, Resources, Roster, RowSet, Saved, SearchAxis, SearchSpace, Standing,
-    TaskKind, TaskRecord, Value, Voters, WorkSpec,
+    JobId, JobQuery, JobSpec, KeptSecret, Key, MakingEnvironment, Message, Need, Needs, NodeId,
+    NodeInfo, NodeLoad, NodeQuery, Outcome, OutputFile, ParamSpace, Pause, Phase, ProgramHere,
+    Query, QueryError, Record, Replacement, Resources, Roster, RowSet, Saved, SearchAxis,
+    SearchSpace, Standing, TaskKind, TaskRecord, Value, Voters, WorkSpec,
     event::{ClusterEvent, EventKind, EventSubject},
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
@@ -371,11 +371,17 @@ fn python_error(kind: &str) -> ErrorReport {
 }
 
 pub fn queries() -> Vec<Query> {
-    [questions(), orders(), later()].concat()
+    let to_coordinators = job_queries()
+        .into_iter()
+        .map(|query| Query::Job(JOB, query));
+    let to_nodes = node_queries()
+        .into_iter()
+        .map(|query| Query::Node(NODE, query));
+    let to_any = to_any_node().into_iter();
+    to_any.chain(to_coordinators).chain(to_nodes).collect()
 }
 
-/// Queries about jobs and nodes.
-fn questions() -> Vec<Query> {
+fn to_any_node() -> Vec<Query> {
     vec![
         Query::Submit {
             job: None,
@@ -383,88 +389,6 @@ fn questions() -> Vec<Query> {
         },
         Query::Nodes,
         Query::Jobs,
-        Query::Load { node: NODE },
-        Query::Job { job: JOB },
-        Query::Tasks {
-            job: JOB,
-            filter: TaskFilter::Failed,
-            offset: 10,
-            limit: 20,
-        },
-        Query::Watch {
-            job: JOB,
-            cursor: Cursor {
-                claim: 3,
-                position: 40,
-            },
-            wait_ms: 5000,
-            limit: 100,
-        },
-        Query::Locate {
-            job: JOB,
-            task: 4,
-            rank: 1,
-        },
-        Query::Log {
-            node: NODE,
-            job: JOB,
-            task: 4,
-            attempt: ATTEMPT,
-            stream: Stream::Stderr,
-            offset: 300,
-        },
-        Query::Explain {
-            job: JOB,
-            task: Some(4),
-        },
-    ]
-}
-
-/// Queries that change something.
-fn orders() -> Vec<Query> {
-    vec![
-        Query::Cancel { job: JOB },
-        Query::CancelTasks {
-            job: JOB,
-            tasks: vec![4, 5],
-        },
-        Query::Append {
-            job: JOB,
-            key: [7; 16],
-            known: 3,
-            value: "{\"key\":\"a\",\"entry\":1}".into(),
-        },
-        Query::Add {
-            job: JOB,
-            rows: vec![([7; 16], vec![("x".into(), Value::Int(3))])],
-        },
-        Query::Close { job: JOB },
-        Query::Retry { job: JOB },
-        Query::Saved {
-            job: JOB,
-            step: 500,
-            node: NODE,
-        },
-        Query::Training {
-            node: NODE,
-            job: JOB,
-        },
-        Query::CopyCheckpoint {
-            node: NODE,
-            job: JOB,
-            step: 500,
-            from: NodeId([8; 32]),
-            keep: 2,
-        },
-        Query::Drain {
-            node: NODE,
-            on: true,
-        },
-        Query::Forget {
-            node: NODE,
-            lost: NodeId([8; 32]),
-            sure: true,
-        },
         Query::Submit {
             job: Some(JOB),
             spec: Arc::new(spec()),
@@ -494,20 +418,73 @@ fn orders() -> Vec<Query> {
     ]
 }
 
-/// Queries that came after those.
-fn later() -> Vec<Query> {
+pub fn job_queries() -> Vec<JobQuery> {
     vec![
-        Query::History {
+        JobQuery::Detail,
+        JobQuery::Tasks {
+            filter: TaskFilter::Failed,
+            offset: 10,
+            limit: 20,
+        },
+        JobQuery::Watch {
+            cursor: Cursor {
+                claim: 3,
+                position: 40,
+            },
+            wait_ms: 5000,
+            limit: 100,
+        },
+        JobQuery::Locate { task: 4, rank: 1 },
+        JobQuery::Explain { task: Some(4) },
+        JobQuery::Cancel,
+        JobQuery::CancelTasks { tasks: vec![4, 5] },
+        JobQuery::Append {
+            key: [7; 16],
+            known: 3,
+            value: "{\"key\":\"a\",\"entry\":1}".into(),
+        },
+        JobQuery::Add {
+            rows: vec![([7; 16], vec![("x".into(), Value::Int(3))])],
+        },
+        JobQuery::Close,
+        JobQuery::Retry,
+        JobQuery::Saved {
+            step: 500,
             node: NODE,
+        },
+    ]
+}
+
+pub fn node_queries() -> Vec<NodeQuery> {
+    vec![
+        NodeQuery::Load,
+        NodeQuery::Log {
+            job: JOB,
+            task: 4,
+            attempt: ATTEMPT,
+            stream: Stream::Stderr,
+            offset: 300,
+        },
+        NodeQuery::Training { job: JOB },
+        NodeQuery::CopyCheckpoint {
+            job: JOB,
+            step: 500,
+            from: NodeId([8; 32]),
+            keep: 2,
+        },
+        NodeQuery::Drain { on: true },
+        NodeQuery::Forget {
+            lost: NodeId([8; 32]),
+            sure: true,
+        },
+        NodeQuery::History {
             span: LoadSpan::Day,
             from: 4711,
         },
-        Query::Events {
-            node: NODE,
+        NodeQuery::Events {
             within_ms: Some(120_000),
         },
-        Query::Program {
-            node: NODE,
+        NodeQuery::Program {
             replace: Some(BlobHash([9; 32])),
         },
     ]

@@ -5,7 +5,7 @@ use crate::{
     script::{Scenario, Script, tasks},
     world::World,
 };
-use nodectl_types::{JobId, Phase, Query};
+use nodectl_types::{JobId, JobQuery, Phase, Query};
 
 pub const ALL: &[Scenario] = &[
     ("rest::questions_are_answered", questions_are_answered),
@@ -64,7 +64,9 @@ fn resting() -> (Script, JobId) {
 
 fn ask(script: &mut Script, job: JobId) {
     let coordinator = script.coordinator(job);
-    script.world.put(coordinator, QUESTION, Query::Job { job });
+    script
+        .world
+        .put(coordinator, QUESTION, Query::Job(job, JobQuery::Detail));
 }
 
 fn questions_are_answered() {
@@ -151,7 +153,7 @@ fn failed_tasks_are_tried_again() {
     let coordinator = script.coordinator(job);
     script
         .world
-        .put(coordinator, QUESTION, Query::Retry { job });
+        .put(coordinator, QUESTION, Query::Job(job, JobQuery::Retry));
     script.until(10.0, "it goes on", |world| !world.has_ended(job));
     script.until(60.0, "it has failed again", |world| world.has_ended(job));
     until_it_rests(&mut script, job);
@@ -175,7 +177,9 @@ fn drawn_parameters_outlive_a_takeover() {
     until_it_rests(&mut script, job);
     let (killed, next) = take_over(&mut script, job);
     let begun = script.world.begun(job).len();
-    script.world.put(next, QUESTION, Query::Retry { job });
+    script
+        .world
+        .put(next, QUESTION, Query::Job(job, JobQuery::Retry));
     script.until(20.0, "it goes on", |world| world.begun(job).len() > begun);
     let all = script.world.begun(job);
     for (task, params) in &all[begun..] {

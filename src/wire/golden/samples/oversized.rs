@@ -189,20 +189,26 @@ fn tasks() -> Oversized {
         work,
         tasks,
     };
-    let append = ask(Query::Append {
-        job: JOB,
-        key: [1; 16],
-        known: 0,
-        value: "1".repeat(limits::MAX_RESULT_BYTES + 1),
-    });
-    let add = ask(Query::Add {
-        job: JOB,
-        rows: vec![([1; 16], Vec::new()); limits::MAX_ADDED + 1],
-    });
-    let cancel = ask(Query::CancelTasks {
-        job: JOB,
-        tasks: vec![1; limits::MAX_CANCELLED + 1],
-    });
+    let append = ask(Query::Job(
+        JOB,
+        JobQuery::Append {
+            key: [1; 16],
+            known: 0,
+            value: "1".repeat(limits::MAX_RESULT_BYTES + 1),
+        },
+    ));
+    let add = ask(Query::Job(
+        JOB,
+        JobQuery::Add {
+            rows: vec![([1; 16], Vec::new()); limits::MAX_ADDED + 1],
+        },
+    ));
+    let cancel = ask(Query::Job(
+        JOB,
+        JobQuery::CancelTasks {
+            tasks: vec![1; limits::MAX_CANCELLED + 1],
+        },
+    ));
     let point = MetricPoint {
         step: 7,
         value: 0.25,
