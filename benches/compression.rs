@@ -16,7 +16,7 @@ use support::{
 };
 
 /// What job files say, and the most bytes that it may send, of those that the first of them sends.
-const WAYS: [(&str, &str, Option<f64>); 12] = [
+const WAYS: [(&str, &str, Option<f64>); 14] = [
     ("none", "", None),
     ("f16", "compression = \"f16\"", None),
     ("bf16", "compression = \"bf16\"", None),
@@ -25,6 +25,11 @@ const WAYS: [(&str, &str, Option<f64>); 12] = [
     ("int2", "compression = \"int2\"", None),
     ("topk 0.1", "compression = { topk = 0.1 }", None),
     ("topk 0.01", "compression = { topk = 0.01 }", None),
+    (
+        "topk 0.01, int2",
+        "compression = { topk = 0.01, values = \"int2\" }",
+        None,
+    ),
     ("local 20", "consistency = { local = 20 }", None),
     (
         "local 20, int4",
@@ -34,6 +39,11 @@ const WAYS: [(&str, &str, Option<f64>); 12] = [
     (
         "local 20, int2",
         "consistency = { local = 20 }\ncompression = \"int2\"",
+        Some(0.01),
+    ),
+    (
+        "local 20, topk 0.05, int2",
+        "consistency = { local = 20 }\ncompression = { topk = 0.05, values = \"int2\" }",
         Some(0.01),
     ),
     // A round an epoch.

@@ -193,6 +193,10 @@ fn every_mode_and_compression_trains_across_nodes() {
         ("async", r#""consistency": "async", "compression": "f16""#),
         ("int8", r#""compression": "int8", "replicas": 1"#),
         ("topk", r#""compression": "topk", "fraction": 0.5"#),
+        (
+            "topk of 2 bits",
+            r#""compression": "topk", "fraction": 0.5, "top_values": "int2""#,
+        ),
     ];
     for (name, more) in modes {
         let options = format!(r#"{{"steps": 300, "rate": 0.03, "block_bytes": 64, {more}}}"#);

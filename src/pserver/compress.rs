@@ -1,8 +1,10 @@
 //! Gradients, sums and changes of values on their way to another node, in fewer bytes. What is lost
 //! goes into the next ones of the block (error feedback; Karimireddy et al., arXiv 1901.09847).
 
+mod top_k;
+
 use half::{bf16, f16};
-use nodectl_types::servers::Compression;
+use nodectl_types::servers::{Compression, TopKValues};
 use std::io;
 
 /// Numbers that share a scale in `Int8`; in `Int4`, and two sizes in `Int2`.
@@ -18,21 +20,7 @@ pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec
             .zip(residual.iter())
             .for_each(|(g, r)| *g += r);
     }
-    let bytes = match compression {
-        Compression::None => bytemuck::cast_slice(gradient).to_vec(),
-        Compression::F16 => gradient
-            .iter()
-            .flat_map(|g| f16::from_f32(within(*g, f16::MAX.into())).to_le_bytes())
-            .collect(),
-        Compression::Bf16 => gradient
-            .iter()
-            .flat_map(|g| bf16::from_f32(within(*g, bf16::MAX.into())).to_le_bytes())
-            .collect(),
-        Compression::Int8 => gradient.chunks(GROUP).flat_map(int8).collect(),
-        Compression::Int4 => gradient.chunks(GROUP_OF_FEW_BITS).flat_map(int4).collect(),
-        Compression::Int2 => gradient.chunks(GROUP_OF_FEW_BITS).flat_map(int2).collect(),
-        Compression::TopK { fraction } => largest(gradient, fraction),
-    };
+    let bytes = written(compression, gradient);
     let sent = decode(compression, &bytes, gradient.len()).expect("what was just encoded");
     residual.clear();
     residual.extend(gradient.iter().zip(&sent).map(|(g, sent)| g - sent));
@@ -40,12 +28,47 @@ pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec
     bytes
 }
 
+fn written(compression: Compression, numbers: &[f32]) -> Vec<u8> {
+    match compression {
+        Compression::None => bytemuck::cast_slice(numbers).to_vec(),
+        Compression::F16 => numbers
+            .iter()
+            .flat_map(|g| f16::from_f32(within(*g, f16::MAX.into())).to_le_bytes())
+            .collect(),
+        Compression::Bf16 => numbers
+            .iter()
+            .flat_map(|g| bf16::from_f32(within(*g, bf16::MAX.into())).to_le_bytes())
+            .collect(),
+        Compression::Int8 => numbers.chunks(GROUP).flat_map(int8).collect(),
+        Compression::Int4 => numbers.chunks(GROUP_OF_FEW_BITS).flat_map(int4).collect(),
+        Compression::Int2 => numbers.chunks(GROUP_OF_FEW_BITS).flat_map(int2).collect(),
+        Compression::TopK { fraction, values } => {
+            let places = top_k::places(numbers, fraction);
+            let largest: Vec<f32> = places.iter().map(|place| numbers[*place]).collect();
+            let mut bytes = top_k::write_places(&places);
+            bytes.extend(written(of_largest(values), &largest));
+            bytes
+        }
+    }
+}
+
 /// How sums and values travel where gradients are compressed like this. Most of their numbers
 /// change with each step, so the largest alone do not tell of them.
 pub fn of_sums(compression: Compression) -> Compression {
     match compression {
-        Compression::TopK { .. } => Compression::Int8,
+        Compression::TopK { values, .. } => match values {
+            TopKValues::Bf16 => Compression::Int8,
+            TopKValues::Int2 => Compression::Int2,
+        },
         other => other,
+    }
+}
+
+/// How the largest numbers are written, behind their places.
+fn of_largest(values: TopKValues) -> Compression {
+    match values {
+        TopKValues::Bf16 => Compression::Bf16,
+        TopKValues::Int2 => Compression::Int2,
     }
 }
 
@@ -67,8 +90,11 @@ pub fn check(compression: Compression, bytes: &[u8], len: usize) -> io::Result<(
         Compression::Int8 => bytes.len() == len + len.div_ceil(GROUP) * 4,
         Compression::Int4 => bytes.len() == bytes_of_bits(4, len),
         Compression::Int2 => bytes.len() == bytes_of_bits(2, len),
-        Compression::TopK { .. } => {
-            bytes.len().is_multiple_of(8) && pairs(bytes).all(|(index, _)| index < len)
+        Compression::TopK { fraction, values } => {
+            let count = top_k::count(len, fraction);
+            let (places, largest) = parts_of_top_k(bytes, count);
+            top_k::read_places(places, len, fraction)?;
+            return check(of_largest(values), largest, count);
         }
     };
     if is_right {
@@ -126,24 +152,24 @@ pub fn decode(compression: Compression, bytes: &[u8], len: usize) -> io::Result<
             out.truncate(len);
             out
         }
-        Compression::TopK { .. } => {
+        Compression::TopK { fraction, values } => {
+            let count = top_k::count(len, fraction);
+            let (places, largest) = parts_of_top_k(bytes, count);
+            let places = top_k::read_places(places, len, fraction)?;
+            let largest = decode(of_largest(values), largest, count)?;
             let mut out = vec![0.0; len];
-            pairs(bytes).for_each(|(index, value)| out[index] = value);
+            places
+                .into_iter()
+                .zip(largest)
+                .for_each(|(place, value)| out[place] = value);
             out
         }
     })
 }
 
-/// Where numbers are, and what they are.
-fn pairs(bytes: &[u8]) -> impl Iterator<Item = (usize, f32)> + '_ {
-    let pair = |pair: &[u8]| {
-        let (index, value) = pair.split_first_chunk::<4>()?;
-        Some((
-            u32::from_le_bytes(*index) as usize,
-            f32::from_le_bytes(value.try_into().ok()?),
-        ))
-    };
-    bytes.chunks_exact(8).filter_map(pair)
+/// The bytes of so many places, as far as there are such, and the rest: the numbers that are there.
+fn parts_of_top_k(bytes: &[u8], count: usize) -> (&[u8], &[u8]) {
+    bytes.split_at(top_k::bytes_of_places(count).min(bytes.len()))
 }
 
 /// `len` plain f32.
@@ -239,41 +265,26 @@ fn quantised(number: f32, scale: f32) -> i8 {
     }
 }
 
-/// Index and value of the largest. NaN counts as larger than all.
-fn largest(gradient: &[f32], fraction: f32) -> Vec<u8> {
-    // At least one, unless the block has none: it may be of sums only.
-    let count = ((gradient.len() as f64 * f64::from(fraction)).ceil() as usize)
-        .max(1)
-        .min(gradient.len());
-    let mut order: Vec<u32> = (0..gradient.len() as u32).collect();
-    if count < order.len() {
-        let size = |index: &u32| gradient[*index as usize].abs();
-        order.select_nth_unstable_by(count, |a, b| size(b).total_cmp(&size(a)));
-        order.truncate(count);
-        order.sort_unstable();
-    }
-    order
-        .iter()
-        .flat_map(|index| {
-            let value = gradient[*index as usize].to_le_bytes();
-            index.to_le_bytes().into_iter().chain(value)
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: [Compression; 7] = [
+    const ALL: [Compression; 8] = [
         Compression::None,
         Compression::F16,
         Compression::Bf16,
         Compression::Int8,
         Compression::Int4,
         Compression::Int2,
-        Compression::TopK { fraction: 0.1 },
+        Compression::TopK {
+            fraction: 0.1,
+            values: TopKValues::Bf16,
+        },
+        Compression::TopK {
+            fraction: 0.1,
+            values: TopKValues::Int2,
+        },
     ];
 
     proptest! {

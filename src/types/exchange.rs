@@ -2,7 +2,7 @@
 //! factors from each worker to each other. The rule is Poseidon's (Zhang et al., arXiv 1706.03292,
 //! section 3.2), with what replicas and compression add.
 
-use super::servers::Compression;
+use super::servers::{Compression, TopKValues};
 
 /// The ways that a layer's gradient may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +101,14 @@ impl Compression {
             // A scale of 4 bytes for 128 numbers.
             Self::Int4 => (0.5 + 4.0 / 128.0) / 4.0,
             Self::Int2 => (0.25 + 4.0 / 128.0) / 4.0,
-            // An index and a value for each number that is sent.
-            Self::TopK { fraction } => 2.0 * f64::from(fraction),
+            // A place of 12 bits and a value for each number that is sent.
+            Self::TopK { fraction, values } => {
+                let value = match values {
+                    TopKValues::Bf16 => Self::Bf16,
+                    TopKValues::Int2 => Self::Int2,
+                };
+                f64::from(fraction) * (12.0 / 32.0 + value.ratio())
+            }
         }
     }
 }

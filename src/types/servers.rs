@@ -207,11 +207,24 @@ pub enum Compression {
     /// Two bits a number: its sign, and which of two sizes that each 128 of them have (as few as
     /// SparseLoCo sends of outer gradients, arXiv 2508.15706).
     Int2,
-    /// Of gradients only the largest, this fraction of them (Aji and Heafield, arXiv 1704.05021);
-    /// sums and values as in `Int8`.
+    /// Of each 4,096 numbers of a gradient only the largest, this fraction of them (Aji and
+    /// Heafield, arXiv 1704.05021; in chunks, Sarfi et al., arXiv 2508.15706); sums and values as in
+    /// `Int8`, or `Int2` if the largest are written so.
     TopK {
         fraction: f32,
+        #[serde(default)]
+        values: TopKValues,
     },
+}
+
+/// How the numbers are written that `Compression::TopK` sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TopKValues {
+    #[default]
+    Bf16,
+    /// As in `Compression::Int2`.
+    Int2,
 }
 
 /// A setting that cannot be.
@@ -246,7 +259,7 @@ impl ServerSettings {
     pub fn check(&self) -> Result<(), BadSetting> {
         check_training(&self.training)?;
         self.check_servers()?;
-        if let Compression::TopK { fraction } = self.compression {
+        if let Compression::TopK { fraction, .. } = self.compression {
             require(
                 fraction > 0.0 && fraction <= 1.0,
                 "compression.fraction",

@@ -94,6 +94,7 @@ class ParameterServer:
         shares: str = "equal",
         compression: str = "none",
         fraction: float = 0.01,
+        top_values: str = "bf16",
         block_bytes: int = 4 << 20,
         replicas: int = 2,
         num_push_threads: int = 2,
@@ -110,7 +111,9 @@ class ParameterServer:
             updates count in the next. All workers' if None. Each update weighs as much as its samples.
         shares: of a step's samples, by `share`: "equal", or "pace": the faster a worker is measured to compute, the more, so that all
             end a step at about the same time. In "bsp", and in "local" without a quorum.
-        compression: of what goes between nodes with each clock: "none", "f16", "bf16", "int8", "int4", "int2", "topk" with `fraction`.
+        compression: of what goes between nodes with each clock: "none", "f16", "bf16", "int8", "int4", "int2", "topk": of each 4,096
+            numbers of a gradient the largest, this `fraction` of them, each with its place; the rest goes with the next ones.
+        top_values: how "topk" writes them: "bf16", or "int2": a sign and one of two sizes, and sums and values as in "int2", too.
         num_push_threads, num_pull_threads: streams between two nodes for gradients, and for values, each sealed by a thread of its own.
         use_sfb: `nodectl.torch.DistributedOptimizer` sends gradients of dense layers as sufficient factors; see `push_factors`.
         """
@@ -132,7 +135,7 @@ class ParameterServer:
             "replicas": replicas,
             "num_push_threads": from_job.get("num_push_threads", num_push_threads),
             "num_pull_threads": from_job.get("num_pull_threads", num_pull_threads),
-            "compression": _compression(compression, fraction),
+            "compression": _compression(compression, fraction, top_values),
         }
         path = os.environ.get("NODECTL_PSERVER_SOCKET")
         if path and from_job:
@@ -519,7 +522,7 @@ def _shares(name: str, consistency: str, quorum: Optional[int]) -> Any:
     return _choose("shares", name, {"equal": "equal", "pace": "pace"})
 
 
-def _compression(name: str, fraction: float) -> Any:
+def _compression(name: str, fraction: float, values: str) -> Any:
     return _choose("compression", name, {
         "none": {"to": "none"},
         "f16": {"to": "f16"},
@@ -527,7 +530,7 @@ def _compression(name: str, fraction: float) -> Any:
         "int8": {"to": "int8"},
         "int4": {"to": "int4"},
         "int2": {"to": "int2"},
-        "topk": {"to": "top_k", "fraction": fraction},
+        "topk": {"to": "top_k", "fraction": fraction, "values": _choose("top_values", values, {"bf16": "bf16", "int2": "int2"})},
     })
 
 

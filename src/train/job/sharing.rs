@@ -6,7 +6,9 @@ use crate::plan::{Outer, Sharing, Streaming};
 use nodectl_jobfile::{Fault, Fields, Item, type_name};
 use nodectl_types::servers::{
     Compression, Consistency, MAX_GRACE, MAX_STREAMS, MAX_WORKERS, Merge, ServerSettings, Shares,
+    TopKValues,
 };
+use std::ops::Range;
 use toml::de::DeValue;
 
 const CONSISTENCIES: [&str; 4] = ["bsp", "ssp", "async", "local"];
@@ -265,23 +267,7 @@ fn compression(fields: &Fields<'_, '_>) -> Result<Compression, Fault> {
             let table = fields
                 .table("compression", "`compression`")?
                 .expect("`compression` was seen to be a table");
-            table.check_keys(&["topk"])?;
-            let share = table
-                .get("topk")
-                .and_then(number)
-                .filter(|share| *share > 0.0 && *share <= 1.0);
-            let wrong = || {
-                let fault = Fault::new(
-                    value.span(),
-                    "`topk` is the fraction of the gradient that is sent, its largest numbers: above 0, at most 1",
-                );
-                fault.hint("compression = { topk = 0.01 }")
-            };
-            share
-                .map(|share| Compression::TopK {
-                    fraction: share as f32,
-                })
-                .ok_or_else(wrong)
+            top_k(&table, value.span())
         }
         other => {
             let message = format!(
@@ -291,4 +277,35 @@ fn compression(fields: &Fields<'_, '_>) -> Result<Compression, Fault> {
             Err(Fault::new(value.span(), message).hint("compression = \"f16\", or { topk = 0.01 }"))
         }
     }
+}
+
+fn top_k(table: &Fields<'_, '_>, span: Range<usize>) -> Result<Compression, Fault> {
+    table.check_keys(&["topk", "values"])?;
+    let share = table
+        .get("topk")
+        .and_then(number)
+        .filter(|share| *share > 0.0 && *share <= 1.0);
+    let Some(share) = share else {
+        let fault = Fault::new(
+            span,
+            "`topk` is the fraction of the gradient that is sent, its largest numbers: above 0, at most 1",
+        );
+        return Err(fault.hint("compression = { topk = 0.01 }"));
+    };
+    let values = match table
+        .get("values")
+        .map(|value| (value.get_ref(), value.span()))
+    {
+        None => TopKValues::default(),
+        Some((DeValue::String(name), _)) if name == "bf16" => TopKValues::Bf16,
+        Some((DeValue::String(name), _)) if name == "int2" => TopKValues::Int2,
+        Some((_, span)) => {
+            let fault = Fault::new(span, "`values` of `compression` are \"bf16\" or \"int2\"");
+            return Err(fault.hint("compression = { topk = 0.01, values = \"int2\" }"));
+        }
+    };
+    Ok(Compression::TopK {
+        fraction: share as f32,
+        values,
+    })
 }

@@ -12,7 +12,7 @@ use nodectl_formats::{self as formats, Array, Info};
 use nodectl_jobfile::{self, PlannedJob, UploadSource};
 use nodectl_types::{
     Scalar, WorkerSpec,
-    servers::{Compression, Consistency, MAX_WORKERS, Merge, Shares},
+    servers::{Compression, Consistency, MAX_WORKERS, Merge, Shares, TopKValues},
 };
 use std::fs;
 use tempfile::TempDir;
@@ -48,7 +48,7 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
         )]
     );
     let (sharing_of, mut job) = sharing(
-        "workers = 3\nservers = 2\nconsistency = { local = 20, rate = 0.5 }\ncompression = { topk = 0.1 }\n\
+        "workers = 3\nservers = 2\nconsistency = { local = 20, rate = 0.5 }\ncompression = { topk = 0.1, values = \"int2\" }\n\
          shares = \"pace\"\nblock_size = \"64 KiB\"\nreplicas = 3\nuse_sfb = false\nnum_push_threads = 4\nnum_pull_threads = 8",
     )
     .unwrap();
@@ -63,7 +63,10 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
             rate: 0.5,
             momentum: 0.9,
         },
-        compression: Compression::TopK { fraction: 0.1 },
+        compression: Compression::TopK {
+            fraction: 0.1,
+            values: TopKValues::Int2,
+        },
         block_bytes: 64 << 10,
         replicas: 3,
         num_push_threads: 4,
@@ -109,6 +112,11 @@ fn mistakes_in_how_workers_share_are_named() {
         ),
         ("consistency = { local = 9, mix = 1.5 }", "`mix`"),
         ("compression = \"f8\"", "there is no `compression` \"f8\""),
+        (
+            "compression = { topk = 0.1, values = \"int8\" }",
+            "`values` of `compression`",
+        ),
+        ("compression = { topk = 2 }", "above 0, at most 1"),
         ("shares = \"speed\"", "\"equal\" or \"pace\""),
         (
             "shares = \"pace\"\nconsistency = \"async\"",
