@@ -89,7 +89,8 @@ pub enum RangeOver {
     /// Pixels that the mask leaves, as pyFAI's sparse methods do.
     #[default]
     Valid,
-    /// All, as pyFAI's histograms without splitting do.
+    /// The centres of all, split or not: as pyFAI's histograms without splitting and the ESRF's
+    /// integrator do.
     All,
 }
 

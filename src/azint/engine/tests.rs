@@ -458,6 +458,29 @@ fn integrate(settings: &IntegrationSettings, pixels: Pixels<'_>, frames: usize) 
     integrator.integrate(&frames, &[]).expect("patterns")
 }
 
+/// As in the ESRF's integrator, which takes the least and the greatest centre for the range.
+#[test]
+fn axes_over_all_pixels_reach_from_centre_to_centre_however_pixels_are_split() {
+    let ends = |splitting, range_over| {
+        let settings = IntegrationSettings {
+            range_over,
+            ..small(splitting)
+        };
+        let integrator = Integrator::new(&settings, &Images::default(), Options::default());
+        let integrator = integrator.expect("sound settings");
+        let radial = &integrator.axes().next().expect("one region").radial;
+        [radial[0], *radial.last().expect("bins")]
+    };
+    let centers = ends(Splitting::No, RangeOver::All);
+    for splitting in [Splitting::BBox, Splitting::Full] {
+        assert_eq!(ends(splitting, RangeOver::All), centers, "{splitting:?}");
+        assert!(
+            ends(splitting, RangeOver::Valid)[1] > centers[1],
+            "{splitting:?}"
+        );
+    }
+}
+
 #[test]
 fn no_count_is_lost_or_doubled() {
     let values: Vec<u32> = (0..1200u32)

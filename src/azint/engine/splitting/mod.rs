@@ -92,9 +92,9 @@ impl Positions {
                 .any(|region| region.azimuthal_range_deg.is_some());
         let splitting = settings.splitting;
         let corners = (splitting != Splitting::No).then(|| projection.corners(settings.unit));
-        // Of full splitting, corners say everything.
+        // Of full splitting, corners say everything but where an axis of centres ends.
         let with_centers = splitting != Splitting::Full;
-        let radial = if with_centers {
+        let radial = if with_centers || settings.range_over == RangeOver::All {
             projection.radial_centers(settings.unit)
         } else {
             Vec::new()
@@ -169,6 +169,9 @@ impl Positions {
             masked
         };
         let (mut radial, mut chi) = self.extents(deciding);
+        if settings.range_over == RangeOver::All {
+            radial = ends(&self.radial);
+        }
         // Where no pixel is left, patterns of nothing reach as far as the detector does.
         if radial[0] > radial[1] {
             (radial, chi) = self.extents(None);
@@ -251,6 +254,13 @@ impl Positions {
         }
         (radial, chi)
     }
+}
+
+/// The least and the greatest of positions; NaN (logarithms of nothing) decides nothing.
+fn ends(positions: &[f64]) -> [f64; 2] {
+    let none = [f64::INFINITY, f64::NEG_INFINITY];
+    let widen = |[low, high]: [f64; 2], &at: &f64| [low.min(at), high.max(at)];
+    positions.iter().fold(none, widen)
 }
 
 /// What a region's pixels are dealt to.
