@@ -91,14 +91,34 @@ pub(super) fn frames(
     if let Some(here) = here {
         return Ok(found(here));
     }
-    linked(own, &target).ok_or_else(|| {
-        let why =
-            "it has no dataset of three axes: frames, rows, columns\nhint: name it with `dataset`";
-        FramesError::File {
-            path: place.clone(),
-            why: why.into(),
-        }
+    linked(own, &target).ok_or_else(|| FramesError::File {
+        path: place.clone(),
+        why: without_frames(own, &target),
     })
+}
+
+/// Why no dataset of a file below a group has frames: what there is in their place.
+fn without_frames(own: OpenedFile<'_>, below: &str) -> String {
+    let mut names = own.file.dataset_names();
+    names.sort();
+    names.truncate(MAX_NAMES);
+    let prefix = format!("{below}/");
+    let is_below =
+        |name: &&String| below.is_empty() || name.trim_start_matches('/').starts_with(&prefix);
+    let is_stack = |name: &&String| {
+        own.shape(name)
+            .is_some_and(|shape| [3, 4].contains(&shape.len()))
+    };
+    match names.iter().filter(is_below).find(is_stack) {
+        Some(empty) => format!(
+            "`/{}` has no frames\nhint: was the measurement given up, or has it not begun?",
+            empty.trim_matches('/')
+        ),
+        None => {
+            "it has no dataset of three axes: frames, rows, columns\nhint: name it with `dataset`"
+                .into()
+        }
+    }
 }
 
 /// The frames of the first link to another file that has some: scans of a sample are often files of

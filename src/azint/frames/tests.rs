@@ -292,6 +292,7 @@ fn what_is_wrong_with_a_file_is_told() {
         told("wrong_size.h5", None, None)
             .contains("frame 1: the chunk is 6656 bytes after decompression, not 6660")
     );
+    assert!(told("empty.h5", None, None).contains("`/entry/data/data` has no frames\n"));
     assert!(told("unwritten.h5", None, None).contains("frame 3: it was never written"));
     let cut = told("truncated.h5", None, None);
     assert!(
