@@ -1,6 +1,7 @@
 //! The peaks of a pattern, and how they compare with a calibrant's rings.
 
 use super::Calibrant;
+use nodectl_types::units::counted;
 use std::fmt::Write;
 
 /// A maximum that rises out of its surroundings.
@@ -85,7 +86,10 @@ pub fn table(
     of: Option<(Calibrant, Option<f64>)>,
 ) -> String {
     let found = peaks(radial, pattern);
-    let mut text = format!("{title}: {} peaks, in {unit}\n", found.len());
+    let mut text = match (found.len(), of) {
+        (0, None) => return format!("{title}: no peaks\n"),
+        (count, _) => format!("{title}: {}, in {unit}\n", counted(count, "peak")),
+    };
     let (Some(first), Some(last)) = (radial.first(), radial.last()) else {
         return text;
     };
@@ -135,4 +139,20 @@ pub fn table(
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_peak_is_a_peak_and_none_is_no_table() {
+        let radial: Vec<f64> = (0..100).map(f64::from).collect();
+        let mut pattern = vec![1.0; 100];
+        assert_eq!(table("a", &radial, &pattern, "r_mm", None), "a: no peaks\n");
+        (pattern[49], pattern[50], pattern[51]) = (5.0, 20.0, 5.0);
+        let text = table("a", &radial, &pattern, "r_mm", None);
+        assert!(text.starts_with("a: 1 peak, in r_mm\n"), "{text}");
+        assert_eq!(text.lines().count(), 3, "{text}");
+    }
 }
