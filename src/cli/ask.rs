@@ -28,6 +28,8 @@ use std::collections::BTreeMap;
 const TASKS_A_PAGE: u32 = 5_000;
 /// Ends of tasks that are kept in memory while tasks are listed; `results` has all.
 const MOST_ENDS: usize = 200_000;
+/// Results of jobs of more tasks are listed as they ended: to sort them takes memory and time.
+const MOST_SORTED: u32 = 10_000;
 
 pub async fn status(client: &Client, args: ListingArgs) -> Result<Exit, CliError> {
     let make = async || {
@@ -196,7 +198,8 @@ async fn ends(client: &Client, job: &str) -> BTreeMap<u32, TaskEnd> {
     ends
 }
 
-/// The results so far, page by page as they are read; does not wait for more.
+/// The results so far, in the order of tasks; those of large jobs page by page as they are read, in
+/// the order in which tasks ended. Does not wait for more.
 pub async fn results(client: &Client, args: ResultsArgs) -> Result<Exit, CliError> {
     let make = async |page: &mut dyn FnMut(String) -> Result<(), CliError>| {
         tell_results(client, &args, page).await
@@ -212,8 +215,8 @@ async fn tell_results(
 ) -> Result<(), CliError> {
     let output = output::choose(args.listing.list);
     let selects = args.sort.is_some() || args.best || args.number.is_some();
-    if args.all || args.csv || selects {
-        let job = client.job(&args.name.job).await?;
+    let job = client.job(&args.name.job).await?;
+    if args.all || args.csv || selects || job.line.tasks <= MOST_SORTED {
         let results = run::all_results(client, &args.name.job, args.all).await?;
         let results = select(results, args, job.work.sweep.as_ref()).map_err(CliError::Usage)?;
         let text = if args.csv {
@@ -267,16 +270,23 @@ pub async fn cancel(client: &Client, args: CancelArgs) -> Result<Exit, CliError>
         return Ok(Exit::Done);
     }
     // Nothing is known of one that an earlier `run` left, which can be cancelled all the same.
-    let before = client.job(job).await.ok().map(|job| job.line.phase);
+    let before = client.job(job).await.ok().map(|job| job.line);
     // Also where it has ended already: what its coordinator knows may be newer than what was shown.
     client.cancel(job).await?;
-    match before {
-        Some(PhaseName::Done) => tell!("job {job} was done already: there is nothing to cancel"),
+    let (named, phase) = match &before {
+        Some(line) => (
+            format!("{} ({})", text::one_line(&line.name), line.id),
+            Some(line.phase),
+        ),
+        None => (format!("job {}", text::escaped(job)), None),
+    };
+    match phase {
+        Some(PhaseName::Done) => tell!("{named} was done already: there is nothing to cancel"),
         Some(PhaseName::Failed) => {
-            tell!("job {job} had failed already: there is nothing to cancel")
+            tell!("{named} had failed already: there is nothing to cancel")
         }
-        Some(PhaseName::Cancelled) => tell!("job {job} was cancelled already"),
-        _ => tell!("job {job} is cancelled; `nodectl results {job}` has what was done"),
+        Some(PhaseName::Cancelled) => tell!("{named} was cancelled already"),
+        _ => tell!("{named} is cancelled; `nodectl results {job}` has what was done"),
     }
     Ok(Exit::Done)
 }

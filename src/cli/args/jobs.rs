@@ -160,7 +160,7 @@ pub struct ResultsArgs {
     #[arg(long)]
     pub all: bool,
     /// Sorts by a parameter, a field of the results, `seconds`, `node` or `status`; with `-` before
-    /// it, the greatest first
+    /// it, the greatest first [default: by task; of more than 10,000 tasks, as they ended]
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["into", "plot"])]
     pub sort: Option<String>,
     /// Only the best task, by the metric and the goal of the job's sweep

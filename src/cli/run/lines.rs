@@ -1,7 +1,7 @@
 //! Results as lines: `results.jsonl` (the whole truth, one JSON object a task) and `results.csv`
 //! (the same, flattened for spreadsheets). Lines are appended as results come. A task that was
-//! retried has a second line; `finish` keeps the last. A value column that shows up late makes the
-//! CSV be written anew from the JSON lines.
+//! retried has a second line; `finish` keeps the last, and puts lines in the order of tasks. A value
+//! column that shows up late makes the CSV be written anew from the JSON lines.
 
 use crate::exit::CliError;
 use nodectl_wire::api::TaskResult;
@@ -31,6 +31,8 @@ const FIXED: [&str; 12] = [
 ];
 /// Of a task that was not run again: the job that ran it, and the task's number there.
 const TAKEN_FROM: &str = "taken_from";
+/// Of more tasks, lines stay in the order in which these ended: to sort them takes memory.
+const MOST_SORTED: usize = 100_000;
 /// Value columns; more stay in the JSON lines only.
 const MAX_VALUE_COLUMNS: usize = 500;
 
@@ -45,6 +47,8 @@ pub struct Lines {
     count: u64,
     last: BTreeMap<u32, u64>,
     superseded: bool,
+    /// A task came after one of a higher number.
+    is_mixed: bool,
 }
 
 struct Appended {
@@ -63,6 +67,7 @@ impl Lines {
             count: 0,
             last: BTreeMap::new(),
             superseded: false,
+            is_mixed: false,
         })
     }
 
@@ -78,6 +83,8 @@ impl Lines {
         }
         let text = serde_json::to_string(&line).expect("an object with string keys always encodes");
         self.jsonl.write(|file| writeln!(file, "{text}"))?;
+        let highest = self.last.last_key_value();
+        self.is_mixed |= highest.is_some_and(|(highest, _)| *highest > result.task);
         self.superseded |= self.last.insert(result.task, self.count).is_some();
         self.count += 1;
         if self.learn_columns(&line) || self.count == 1 {
@@ -92,9 +99,12 @@ impl Lines {
         self.csv.write(Write::flush)
     }
 
-    /// Leaves one line a task in both files.
+    /// Leaves one line a task in both files, in the order of tasks unless there are very many.
     pub fn finish(mut self) -> Result<(), CliError> {
-        if self.superseded {
+        if self.is_mixed && self.last.len() <= MOST_SORTED {
+            self.sort()?;
+            self.rewrite_csv()?;
+        } else if self.superseded {
             self.drop_superseded()?;
             self.rewrite_csv()?;
         } else if self.count == 0 {
@@ -127,6 +137,27 @@ impl Lines {
             each_line(source, |_, text| {
                 write_csv(file, &row(&serde_json::from_str(text)?, columns))
             })
+        })
+    }
+
+    /// Also drops lines that were superseded.
+    fn sort(&mut self) -> Result<(), CliError> {
+        self.jsonl.write(Write::flush)?;
+        let tasks: BTreeMap<u64, u32> = self
+            .last
+            .iter()
+            .map(|(task, line)| (*line, *task))
+            .collect();
+        let source = self.jsonl.path.clone();
+        self.jsonl.replace(|file| {
+            let mut lines = BTreeMap::new();
+            each_line(&source, |number, text| {
+                if let Some(task) = tasks.get(&number) {
+                    lines.insert(*task, text.to_string());
+                }
+                Ok(())
+            })?;
+            lines.values().try_for_each(|text| writeln!(file, "{text}"))
         })
     }
 

@@ -394,6 +394,24 @@ fn a_column_that_shows_up_late_is_in_every_row() {
     );
 }
 
+#[test]
+fn results_are_in_the_order_of_tasks_at_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut lines = Lines::create(directory.path()).unwrap();
+    for task in [2, 0, 3, 1, 0] {
+        let result = TaskResult::new(&record(task, Outcome::Done, b""), None, None);
+        lines.append(&result, None).unwrap();
+    }
+    lines.finish().unwrap();
+    let csv = read(directory.path().join("results.csv"));
+    let tasks: Vec<_> = csv.lines().map(|line| line.split(',').next()).collect();
+    assert_eq!(tasks[1..], ["0", "1", "2", "3"].map(Some));
+    let json = read(directory.path().join("results.jsonl"));
+    let tasks = json.lines().map(|line| line.split_once(',').unwrap().0);
+    let expected = [0, 1, 2, 3].map(|task| format!("{{\"task\":{task}"));
+    assert_eq!(tasks.collect::<Vec<_>>(), expected);
+}
+
 #[tokio::test]
 async fn many_tasks_leave_only_the_streams_of_failed_ones() {
     let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
