@@ -260,6 +260,7 @@ impl Output for Table {
         if !job.progress.nodes.is_empty() {
             text += "\n";
             text += &shares(&job.progress.nodes);
+            text += &done_elsewhere(job);
         }
         text
     }
@@ -349,6 +350,21 @@ fn shares(nodes: &[NodeShare]) -> String {
         &["NODE", "RUNNING", "QUEUED", "DONE"],
         nodes.iter().map(row),
     )
+}
+
+/// How many tasks are in no node's row: a coordinator knows of the nodes that it has, since it took
+/// the job over. Empty where none is.
+fn done_elsewhere(job: &Job) -> String {
+    let listed: u32 = job.progress.nodes.iter().map(|share| share.done).sum();
+    match job.progress.done.saturating_sub(listed) {
+        // What a log has are entries, and who keeps them has no share of them.
+        _ if job.line.is_log => String::new(),
+        0 => String::new(),
+        more => format!(
+            "{} done on nodes that are gone, or before a coordinator changed: `--tasks` lists all\n",
+            counted(more, "more task")
+        ),
+    }
 }
 
 fn real_gpus(node: &Node) -> impl Iterator<Item = &GpuView> {

@@ -137,6 +137,15 @@ fn a_job_is_described() {
     NODE   RUNNING  QUEUED  DONE
     alpha  0        0       1
     ");
+    // A node that had done two has died, or a coordinator.
+    let mut later = job;
+    later.progress.done = 3;
+    let text = WIDE.job(&later, 120_000);
+    let last = text.lines().last().expect("it is not empty");
+    assert!(
+        last.starts_with("2 more tasks done on nodes that are gone"),
+        "{text}"
+    );
 }
 
 #[test]

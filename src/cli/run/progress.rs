@@ -359,11 +359,18 @@ fn message(progress: &ProgressView, compute: Option<&ComputeRate>) -> String {
 }
 
 fn node_lines(progress: &ProgressView) -> Vec<String> {
+    // A coordinator that took over does not know who did what before.
+    let counted_here: u32 = progress.nodes.iter().map(|share| share.done).sum();
+    let is_whole = counted_here >= progress.done;
     let line = |share: &nodectl_wire::api::NodeShare| {
-        format!(
-            "{:<16} {} running, {} queued, {} done",
-            share.name, share.running, share.queued, share.done
-        )
+        let at_work = format!(
+            "{:<16} {} running, {} queued",
+            share.name, share.running, share.queued
+        );
+        match is_whole {
+            true => format!("{at_work}, {} done", share.done),
+            false => at_work,
+        }
     };
     let mut lines: Vec<_> = progress.nodes.iter().take(SHOWN_NODES).map(line).collect();
     if progress.nodes.len() > SHOWN_NODES {
@@ -443,6 +450,17 @@ mod tests {
         assert_eq!(said, "1 failed, ETA 1.6 s, 120.0 frames/s", "one rate");
         view.waiting_for = Some("2 more nodes".into());
         assert_eq!(message(&view, None), "waits for 2 more nodes");
+    }
+
+    #[test]
+    fn who_did_what_is_told_where_it_is_known() {
+        let mut view = ProgressView::from(&progress(Phase::Running, 1, 1));
+        assert_eq!(
+            node_lines(&view),
+            ["alpha            0 running, 0 queued, 1 done"]
+        );
+        view.done = 3;
+        assert_eq!(node_lines(&view), ["alpha            0 running, 0 queued"]);
     }
 
     #[test]
