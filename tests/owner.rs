@@ -155,6 +155,14 @@ fn users_of_a_shared_node_have_their_own_jobs() {
     };
     assert_eq!((user(&roots), user(&own)), ("root".into(), "nobody".into()));
     refused(&nobody, &roots);
+    // What is told of a node is told of that node, and not of this user's own place for one.
+    let told = nobody.ok(&["doctor"]);
+    assert!(
+        told.contains("isolation") && !told.contains("data_dir"),
+        "{told}"
+    );
+    let shown = both(&nobody.run(&["secret", "show"]));
+    assert!(shown.contains("is another user's"), "{shown}");
     nobody.ok(&["cancel", &own]);
     assert_eq!(cluster.wait_end(0, &own), "cancelled");
     let audit = cluster.json(0, &["audit", "--json"]);

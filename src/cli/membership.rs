@@ -119,6 +119,21 @@ fn qr_code(text: &str) -> String {
     })
 }
 
+/// That no secret is kept in the data directory, and who has it.
+async fn no_secret(client: &Client, settings: &Settings) -> String {
+    let own = settings.node.data_dir.display().to_string();
+    let node = client.node().await.ok().map(|node| node.data_dir);
+    let hint = match node.filter(|place| *place != own) {
+        Some(place) => format!(
+            "the node that runs here is another user's (in {}), who has it; a service's is in \
+             /etc/nodectl/secret, for root to read",
+            text::one_line(&place)
+        ),
+        None => "it is where `join` was given it: in a file, or in NODECTL_SECRET".into(),
+    };
+    format!("no secret is kept in {own}\nhint: {hint}")
+}
+
 pub async fn secret(
     command: ClusterSecret,
     client: &Client,
@@ -129,13 +144,9 @@ pub async fn secret(
     match command {
         ClusterSecret::Show => {
             let secret = known?;
-            let secret = secret.ok_or_else(|| {
-                let hint = "hint: it is where `join` was given it: in a file, or in NODECTL_SECRET";
-                CliError::Usage(format!(
-                    "no secret is kept in {}\n{hint}",
-                    settings.node.data_dir.display()
-                ))
-            })?;
+            let Some(secret) = secret else {
+                return Err(CliError::Usage(no_secret(client, settings).await));
+            };
             print(&format!("{}\n", text::one_line(&secret.text)))?;
             Ok(Exit::Done)
         }

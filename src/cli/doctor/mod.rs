@@ -28,7 +28,7 @@ use std::{
     fs, io,
     net::{Ipv4Addr, TcpListener, UdpSocket},
     os::unix::fs::PermissionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -79,11 +79,21 @@ async fn of_machine(client: &Client, settings: &Settings) -> Result<Doctor, CliE
         Err(error) => return Err(error.into()),
     };
     doctor.findings.push(clock(SystemTime::now()));
-    doctor.findings.push(data_dir(&settings.node.data_dir));
-    doctor
-        .findings
-        .extend(settings.cluster.secret_file.as_deref().map(secret_file));
-    doctor.findings.push(isolation(settings));
+    let node = client.node().await.ok();
+    match node.map(|node| PathBuf::from(node.data_dir)) {
+        // The service, or another user's: what this user may write, and his settings, are not its.
+        Some(place) if place != settings.node.data_dir => {
+            let mut theirs = settings.clone();
+            theirs.node.data_dir = place;
+            doctor.findings.push(isolation(&theirs));
+        }
+        Some(_) | None => {
+            doctor.findings.push(data_dir(&settings.node.data_dir));
+            let file = settings.cluster.secret_file.as_deref();
+            doctor.findings.extend(file.map(secret_file));
+            doctor.findings.push(isolation(settings));
+        }
+    }
     doctor.findings.push(gpus(&settings.node.data_dir).await);
     // Without a node none rests.
     let devices = client.devices().await.unwrap_or_default();

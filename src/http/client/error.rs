@@ -16,7 +16,7 @@ fn unreachable(socket: &Path, source: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => format!(
             "this user may not use the node at {socket}\n\
              hint: its owner lets a group in (api.group; the service's is nodectl: `usermod -aG nodectl USER`); \
-             a node of your own needs another --data-dir"
+             for a node of your own: `nodectl join`, with a --data-dir that is yours"
         ),
         _ => format!(
             "the node at {socket} does not answer: {source}\n\
