@@ -149,7 +149,9 @@ fn versions(report: &NetReport) -> impl Iterator<Item = Finding> + '_ {
 
 fn membership(report: &NetReport, members: &[MemberLine]) -> Finding {
     let alive = members.iter().filter(|member| member.alive).count();
-    let away = members.len() - alive;
+    // Who said goodbye is missed by nobody.
+    let missing = |member: &&MemberLine| !member.alive && !member.info.leaving;
+    let away = members.iter().filter(missing).count();
     if alive <= 1 && report.connected.is_empty() {
         let hint = "start nodectl join with the same secret elsewhere; if it runs there, name it: --peer HOST:PORT";
         return Finding::warning("members", "this node sees no other", hint);
@@ -157,7 +159,7 @@ fn membership(report: &NetReport, members: &[MemberLine]) -> Finding {
     if away > 0 {
         let names: Vec<_> = members
             .iter()
-            .filter(|member| !member.alive)
+            .filter(missing)
             .take(5)
             .map(|member| member.info.name.as_str())
             .collect();

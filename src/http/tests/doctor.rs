@@ -78,11 +78,14 @@ async fn doctor_names_who_is_reached_through_others_or_not_at_all() {
         foreign_nodes: 1,
         ..NetReport::default()
     };
-    let all = || {
+    let mut gone = member(4, "delta", false);
+    gone.info.leaving = true;
+    let all = move || {
         vec![
             member(1, "alpha", true),
             member(2, "beta", true),
             member(3, "gamma", true),
+            gone.clone(),
         ]
     };
     let brain = move |query: &Query| match query {
@@ -104,6 +107,8 @@ async fn doctor_names_who_is_reached_through_others_or_not_at_all() {
             .message
             .clone()
     };
+    // Who left is missed by nobody.
+    assert_eq!(message("members"), "3 nodes alive");
     assert_eq!(message("relay"), "reached through another node: beta");
     assert_eq!(message("reach"), "alive, but out of reach: gamma");
     // Another cluster in the room is no problem of one that has found its own.
