@@ -75,9 +75,10 @@ pub fn config_show(origins: &[Origin], json: bool) -> Result<Exit, CliError> {
         ))?;
     } else {
         let row = |origin: &Origin| {
-            let value = match origin.value.as_str() {
-                "" => "(not set)".into(),
-                value => value.to_string(),
+            let value = match (origin.key.as_str(), origin.value.as_str()) {
+                ("node.cores" | "node.memory", "") | ("node.gpus", "[]") => "(all)".into(),
+                (_, "") => "(not set)".into(),
+                (_, value) => value.to_string(),
             };
             vec![origin.key.clone(), value, origin.source.clone()]
         };

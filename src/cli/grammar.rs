@@ -5,5 +5,6 @@ use clap::CommandFactory;
 
 /// The program's commands and their flags, with examples, and with help in groups.
 pub fn command() -> clap::Command {
-    with_examples(Cli::command()).help_template(help::template())
+    let command = Cli::command().mut_subcommand("init", |init| init.after_help(help::kinds()));
+    with_examples(command).help_template(help::template())
 }

@@ -64,10 +64,32 @@ pub fn template() -> String {
     text + &format!("\n{head}Options:{head:#}\n{{options}}{{after-help}}")
 }
 
+/// The kinds of job files that `init` writes, a line each.
+pub fn kinds() -> String {
+    let head = Styles::styled();
+    let head = head.get_header();
+    let mut text = format!("{head}Kinds:{head:#}");
+    for template in nodectl_workloads::templates::kinds() {
+        text += &format!("\n  {:<11} {}", template.kind, template.summary);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn the_help_of_init_names_every_kind() {
+        let mut all = crate::grammar::command();
+        let help = all.find_subcommand_mut("init").expect("a command");
+        let help = help.render_help().to_string();
+        for template in nodectl_workloads::templates::kinds() {
+            let line = format!("\n  {:<11} {}", template.kind, template.summary);
+            assert!(help.contains(&line), "{line}: {help}");
+        }
+    }
 
     #[test]
     fn every_command_is_in_one_group_and_fits_80_columns() {

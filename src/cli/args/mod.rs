@@ -287,8 +287,7 @@ pub struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// What to write: `map` (default), `worker`, `kernel`, `train`, `integrate`, `quickstart`, or a
-    /// kernel that does something: `heat`, `nbody`, `option`, `knn`
+    /// What to write, one of the kinds below [default: map]
     #[arg(add = ArgValueCandidates::new(candidates::templates))]
     pub kind: Option<String>,
     /// Overwrites files that are there
