@@ -18,7 +18,7 @@ use std::{
 };
 
 /// Of the format and of what the numbers mean: to be raised when either changes.
-const MAGIC: &[u8; 8] = b"azint\0\x02\0";
+const MAGIC: &[u8; 8] = b"azint\0\x03\0";
 const HASH_BYTES: usize = 32;
 /// Matrices that are kept take at most so much: those of some tens of geometries.
 const MAX_BYTES: u64 = 4 << 30;
