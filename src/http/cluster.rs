@@ -198,8 +198,8 @@ pub(super) async fn resume(
         .await
 }
 
-/// Has every node of the cluster take one for dead for good. Refused while any of them reaches it.
-/// Unless `sure`, nothing changes.
+/// Has every node of the cluster take one for dead, whose machine will not return. Refused while
+/// any of them reaches it. Unless `sure`, nothing changes.
 #[utoipa::path(post, path = "/v1/forget", tag = "cluster", request_body = ForgetRequest, responses(
     (status = 200, body = Forgotten), (status = 404, description = "No such node.", body = Problem),
     (status = 409, description = "A node reaches it.", body = Problem),

@@ -354,8 +354,8 @@ async fn read_draft(
         })
 }
 
-/// Stops a job for good, or single tasks of it. Results so far are kept. For tasks, answers when it
-/// is durable that they have ended; those that had ended before stay as they are.
+/// Stops a job, or single tasks of it; neither can be resumed. Results so far are kept. For tasks,
+/// answers when it is durable that they have ended; those that had ended before stay as they are.
 #[utoipa::path(post, path = "/v1/jobs/{job}/cancel", tag = "jobs", params(("job" = String, Path, min_length = 1)),
     request_body(content = Option<CancelRequest>, description = "Nothing, for the whole job."), responses(
     (status = 200, body = Okay), (status = 404, description = "No such job or task.", body = Problem)))]

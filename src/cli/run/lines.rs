@@ -1,7 +1,7 @@
 //! Results as lines: `results.jsonl` (the whole truth, one JSON object a task) and `results.csv`
 //! (the same, flattened for spreadsheets). Lines are appended as results come. A task that was
-//! retried has a second line; `finish` keeps the last, and puts lines in the order of tasks. A value
-//! column that shows up late makes the CSV be written anew from the JSON lines.
+//! retried has a second line; `finish` keeps the last, and puts lines in the order of tasks. A
+//! value column that shows up late makes the CSV be written anew from the JSON lines.
 
 use crate::exit::CliError;
 use nodectl_wire::api::TaskResult;

@@ -176,7 +176,7 @@ async fn attach_to(client: &Client, args: AttachArgs) -> Result<Exit, CliError> 
     follow_all(client, vec![followed], &plan, Interrupts::listen()?).await
 }
 
-/// Gives failed tasks new attempts. Where no node runs here, one inside this process takes up what
+/// Runs failed tasks again. Where no node runs here, one inside this process takes up what
 /// a `run` left, and the tasks are followed to their ends.
 pub async fn retry(args: RetryArgs, settings: &Settings) -> Result<Exit, CliError> {
     let (client, stay) = solo::connect_to_left(settings).await?;

@@ -328,8 +328,8 @@ impl Client {
         self.get("asking for launches", "/v1/launches").await
     }
 
-    /// Has all nodes take one for dead for good; unless `sure`, says only which is meant and that
-    /// none reaches it.
+    /// Has all nodes take one for dead, whose machine will not return; unless `sure`, says only
+    /// which is meant and that none reaches it.
     pub async fn forget(&self, node: &str, sure: bool) -> Result<Forgotten, ClientError> {
         self.post_json(
             "forgetting the node",

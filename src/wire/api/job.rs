@@ -23,7 +23,7 @@ pub struct JobLine {
     pub reason: Option<String>,
     pub tasks: u32,
     pub done: u32,
-    /// Tasks that failed for good.
+    /// Tasks that failed and are not tried again.
     pub failed: u32,
     /// Tasks that were cancelled one by one, by a user or by the job's sweep.
     pub stopped: u32,
@@ -78,7 +78,7 @@ pub enum PhaseName {
     Waiting,
     Running,
     Done,
-    /// Every task has ended, some of them failed for good.
+    /// Every task has ended, and some of them failed.
     Failed,
     Cancelled,
 }

@@ -169,7 +169,7 @@ pub struct Appended {
     pub entry: u32,
 }
 
-/// How many failed tasks were given new attempts.
+/// How many failed tasks run again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Retried {
     pub tasks: u32,
@@ -205,7 +205,7 @@ pub struct PauseRequest {
     pub finish: bool,
 }
 
-/// Says that a node is dead for good.
+/// Says that a node is dead and its machine will not return.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForgetRequest {

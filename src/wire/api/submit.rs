@@ -51,7 +51,7 @@ pub struct JobRequest {
     pub open: Vec<String>,
     #[serde(default = "one")]
     pub repeat: u32,
-    /// Failures of a task that are forgiven: 2 for commands, 3 for workers.
+    /// How often a task that failed is tried again: 2 for commands, 3 for workers.
     #[serde(default)]
     pub retries: Option<u32>,
     #[serde(default)]
