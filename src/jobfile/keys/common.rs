@@ -26,6 +26,11 @@ pub fn name(fields: &Fields<'_, '_>) -> Result<(String, Range<usize>), Fault> {
         || !name.chars().all(allowed)
     {
         let fault = Fault::new(span, format!("`{name}` cannot be a job's name"));
+        if name.contains('{') {
+            let hint = "all tasks of a job have its name; `task_names` is for their directories, \
+                        e.g. task_names = \"{file.stem}\"";
+            return Err(fault.hint(hint));
+        }
         let rule = "names directories of results: letters, digits, `_`, `-` and `.`";
         return Err(fault.hint(format!(
             "set `name`, which {rule}, at most {MAX_NAME_BYTES} of them"

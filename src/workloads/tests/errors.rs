@@ -34,8 +34,9 @@ const COMMANDS: [&str; 12] = [
     "command = [\"x\"]\nenv = { \"A=B\" = \"1\" }",
 ];
 /// Files of the job and of its results.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "command = [\"x\"]\nname = \"../up\"",
+    "command = [\"x\"]\nname = \"{file.stem}\"",
     "command = [\"x\"]\ninto = \"/tmp/x\"",
     "command = [\"x\"]\noutputs = \"../*.txt\"",
     "command = [\"x\"]\noutputs = \"a[\"",
