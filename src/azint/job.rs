@@ -89,7 +89,26 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         )?,
         notes: Vec::new(),
     };
+    check_there(fields, &request)?;
     chain::build(request, &common)
+}
+
+/// Fails where this machine has none of the files: then the paths are wrong, which is more than one
+/// dataset's problem. Files that are shared may be where only the nodes see them.
+fn check_there(fields: &Fields<'_, '_>, request: &Request) -> Result<(), Fault> {
+    let may_lack = fields.context.following.is_some() || request.input == InputFiles::Shared;
+    let is_any_there = request.named.iter().any(|named| named.path.exists());
+    let Some(first) = request.named.first().filter(|_| !may_lack && !is_any_there) else {
+        return Ok(());
+    };
+    let path = first.path.display();
+    let message = match request.named.len() {
+        1 => format!("there is no file {path}"),
+        count => format!("none of the {count} files is there; the first is {path}"),
+    };
+    let place = fields.get("datasets").map(Spanned::span);
+    Err(Fault::new(place.unwrap_or_default(), message)
+        .hint("relative paths begin where the job file is; input = \"shared\" is for files that only nodes see"))
 }
 
 /// The directory of the results, where the file names one.

@@ -222,6 +222,11 @@ fn datasets_are_named_by_paths_patterns_and_lists() {
     assert!(told("\"nothing/*.h5\"").contains("no file matches `nothing/*.h5`"));
     assert!(told("\"@missing.txt\"").contains("missing.txt: No such file"));
     assert!(told("[]").contains("no `datasets`"));
+    // One of several is that dataset's problem; files that are shared may be on nodes alone.
+    assert!(told("\"nothing.h5\"").contains("there is no file "));
+    assert!(told("[\"no.h5\", \"nor.h5\"]").contains("none of the 2 files is there"));
+    assert_eq!(of("[\"no.h5\", \"scans/a.h5\"]"), ["no", "a"]);
+    assert_eq!(of("\"no.h5\"\ninput = \"shared\""), ["no"]);
 }
 
 #[test]

@@ -258,7 +258,7 @@ mod tests {
              \"max_shape\": [{rows}, {columns}]}}\nDistance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nWavelength: 1e-10\n"
         );
         fs::write(dir.join("a.poni"), poni).unwrap();
-        let text = "kind = \"integrate\"\nponi = \"a.poni\"\ndatasets = \"none.h5\"\nengine = \"cpu\"\nthreads_per_worker = 2\n";
+        let text = "kind = \"integrate\"\nponi = \"a.poni\"\ndatasets = \"none.h5\"\ninput = \"shared\"\nengine = \"cpu\"\nthreads_per_worker = 2\n";
         let jobs = nodectl_jobfile::parse(text, &dir.join("job.toml"), crate::plan).unwrap();
         let UploadSource::Bytes(bytes) = &jobs[0].uploads[0].source else {
             panic!("planning made it")
