@@ -44,6 +44,11 @@ pub struct PoolConfig {
     pub timeout: Option<Duration>,
     /// So many tasks a worker gets; then it ends by itself, and another takes its place.
     pub max_tasks: Option<usize>,
+    /// How often a task is tried again, beside that, whose worker is gone and nobody says how: its
+    /// node is lost, most likely.
+    pub lost_retries: u32,
+    /// A worker gets a task when it has none; else short ones are sent before their turn.
+    pub one_at_a_time: bool,
 }
 
 /// What is to be done, in order.
@@ -87,6 +92,8 @@ struct Task<P> {
     arguments: Option<P>,
     bytes: usize,
     deaths: u32,
+    /// Workers that were lost with it, as far as they do not count as ended by it.
+    losses: u32,
     /// Where it ended a worker last: it is tried elsewhere first.
     avoid: Option<NodeId>,
 }
@@ -110,6 +117,8 @@ struct PoolWorker<P> {
     since: Time,
     answered: usize,
     timed_out: bool,
+    /// It is ended for a task that nobody wants any more: no other is to blame.
+    stopped: bool,
 }
 
 /// `P` are arguments, opaque; clones are cheap.
@@ -183,6 +192,7 @@ impl<P: Clone> Pool<P> {
             arguments,
             bytes,
             deaths: 0,
+            losses: 0,
             avoid: None,
         });
     }
@@ -202,6 +212,16 @@ impl<P: Clone> Pool<P> {
                 .map(|task| task.id)
                 .collect();
             self.cancelled.retain(|id| open.contains(id));
+        }
+    }
+
+    /// Nobody wants the task's result any more, and the worker that is at it ends.
+    pub fn stop(&mut self, id: u64) {
+        self.cancel(id);
+        let at_it = |worker: &PoolWorker<P>| worker.sent.front().is_some_and(|task| task.id == id);
+        if let Some((key, worker)) = self.workers.iter_mut().find(|(_, worker)| at_it(worker)) {
+            (worker.stopped, worker.stage) = (true, TaskStage::Leaving);
+            self.effects.push(PoolEffect::Kill { worker: *key });
         }
     }
 
@@ -249,6 +269,7 @@ impl<P: Clone> Pool<P> {
             since: now,
             answered: 0,
             timed_out: false,
+            stopped: false,
         };
         self.workers.insert(key, worker);
     }
@@ -362,7 +383,14 @@ impl<P: Clone> Pool<P> {
             self.waiting.push_front(task);
         }
         if let Some(mut task) = blamed {
-            task.deaths += 1;
+            let is_lost = end.process.is_none() && !worker.timed_out;
+            if worker.stopped {
+                // It had answered what it is ended for.
+            } else if is_lost && task.losses < self.config.lost_retries {
+                task.losses += 1;
+            } else {
+                task.deaths += 1;
+            }
             task.avoid = Some(worker.node);
             let how = end.process.filter(|_| !worker.timed_out);
             self.retry(task, worker.timed_out, how, now);
@@ -381,7 +409,7 @@ impl<P: Clone> Pool<P> {
             } else {
                 ""
             };
-            let workers = match task.deaths {
+            let workers = match task.deaths + task.losses {
                 1 => "its worker".to_string(),
                 deaths => format!("{deaths} workers"),
             };
@@ -496,7 +524,7 @@ impl<P: Clone> Pool<P> {
     /// Short tasks are sent before their turn, so that no worker waits for the way here and back;
     /// never more to one worker than its share of what is left.
     fn send_ahead(&mut self, now: Time) {
-        if self.waiting.is_empty() || self.pace.ahead() <= 1 {
+        if self.config.one_at_a_time || self.waiting.is_empty() || self.pace.ahead() <= 1 {
             return;
         }
         let ready = self

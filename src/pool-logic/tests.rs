@@ -17,6 +17,8 @@ fn pool(retries: u32) -> Pool<()> {
             retries,
             timeout: None,
             max_tasks: None,
+            lost_retries: 0,
+            one_at_a_time: false,
         },
         at(0),
     )
@@ -201,9 +203,8 @@ fn a_pool_that_fails_on_every_node_says_on_how_many() {
 #[test]
 fn a_task_that_runs_too_long_ends_its_worker() {
     let config = PoolConfig {
-        retries: 0,
         timeout: Some(Duration::from_secs(1)),
-        max_tasks: None,
+        ..pool(0).config
     };
     let mut pool = Pool::new(config, at(0));
     with_workers(&mut pool, &[A]);
@@ -222,9 +223,8 @@ fn a_task_that_runs_too_long_ends_its_worker() {
 #[test]
 fn a_worker_gets_so_many_tasks_and_no_more() {
     let config = PoolConfig {
-        retries: 0,
-        timeout: None,
         max_tasks: Some(3),
+        ..pool(0).config
     };
     let mut pool = Pool::new(config, at(0));
     with_workers(&mut pool, &[A]);
@@ -337,6 +337,101 @@ fn cancelled_tasks_are_neither_sent_nor_answered() {
     );
 }
 
+#[test]
+fn what_is_stopped_ends_its_worker_and_is_no_others_fault() {
+    let mut pool = pool(0);
+    with_workers(&mut pool, &[A, A]);
+    (1..=3).for_each(|id| pool.submit(id, Some(()), 1));
+    assert_eq!(turn(&mut pool, 0), [run(0, 1), run(1, 2)]);
+    // One that no worker has, and one that is answered meanwhile.
+    pool.stop(3);
+    assert_eq!(turn(&mut pool, 0), []);
+    pool.stop(1);
+    pool.stop(2);
+    assert_eq!(
+        turn(&mut pool, 0),
+        [
+            PoolEffect::Kill { worker: 0 },
+            PoolEffect::Kill { worker: 1 }
+        ]
+    );
+    assert_eq!(pool.answered(1, 2, at(0)), AnswerOutcome::Discard);
+    pool.submit(4, Some(()), 1);
+    assert_eq!(turn(&mut pool, 0), [], "both are ended");
+    pool.died(0, WorkerEnd::default(), at(0));
+    pool.died(1, WorkerEnd::default(), at(0));
+    pool.join(2, A, at(0));
+    pool.ready(2);
+    assert_eq!(turn(&mut pool, 0), [run(2, 4)]);
+    assert_eq!(pool.answered(2, 4, at(0)), AnswerOutcome::Forward);
+    assert_eq!((pool.open, pool.cancelled.len()), (0, 0));
+}
+
+#[test]
+fn a_task_that_was_sent_ahead_is_not_blamed_where_the_one_before_is_stopped() {
+    let mut pool = pool(0);
+    with_workers(&mut pool, &[A]);
+    (1..=9).for_each(|id| pool.submit(id, Some(()), 1));
+    turn(&mut pool, 0);
+    pool.answered(0, 1, at(0));
+    turn(&mut pool, 0);
+    pool.stop(2);
+    assert!(pool.workers[&0].sent.len() > 1, "nothing was sent ahead");
+    pool.answered(0, 2, at(0));
+    pool.died(0, WorkerEnd::default(), at(0));
+    pool.join(1, A, at(0));
+    pool.ready(1);
+    assert_eq!(
+        turn(&mut pool, 0).last(),
+        Some(&run(1, 3)),
+        "it is tried again"
+    );
+}
+
+#[test]
+fn a_worker_of_whose_end_nobody_knows_costs_no_retry_so_many_times() {
+    let config = PoolConfig {
+        lost_retries: 2,
+        ..pool(0).config
+    };
+    let mut pool = Pool::new(config, at(0));
+    pool.submit(1, Some(()), 1);
+    for key in 0..3 {
+        pool.join(key, A, at(0));
+        pool.ready(key);
+        assert_eq!(turn(&mut pool, 0), [run(key, 1)]);
+        pool.died(key, WorkerEnd::default(), at(0));
+    }
+    let why = "the task ended 3 workers".into();
+    assert_eq!(turn(&mut pool, 0), [PoolEffect::Lost { task: 1, why }]);
+    let killed = WorkerEnd {
+        error: None,
+        process: Some("killed by signal 11 (SIGSEGV)"),
+    };
+    pool.join(3, A, at(0));
+    pool.ready(3);
+    pool.submit(2, Some(()), 1);
+    turn(&mut pool, 0);
+    pool.died(3, killed, at(0));
+    let why = "the task ended its worker; the last one: killed by signal 11 (SIGSEGV)".into();
+    assert_eq!(turn(&mut pool, 0), [PoolEffect::Lost { task: 2, why }]);
+}
+
+#[test]
+fn one_at_a_time_waits_here_however_short_tasks_are() {
+    let config = PoolConfig {
+        one_at_a_time: true,
+        ..pool(0).config
+    };
+    let mut pool = Pool::new(config, at(0));
+    with_workers(&mut pool, &[A]);
+    (1..=50).for_each(|id| pool.submit(id, Some(()), 1));
+    for id in 1..=50 {
+        assert_eq!(turn(&mut pool, 0), [run(0, id)]);
+        pool.answered(0, id, at(0));
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Submit { pull: bool },
@@ -346,7 +441,7 @@ enum Step {
     Answer(usize),
     Die(usize),
     Release { node: bool, must: bool },
-    Cancel(usize),
+    Cancel { task: usize, stop: bool },
     Pass(u16),
 }
 
@@ -361,7 +456,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => index().prop_map(Answer),
         1 => index().prop_map(Die),
         1 => (any::<bool>(), any::<bool>()).prop_map(|(node, must)| Release { node, must }),
-        1 => index().prop_map(Cancel),
+        1 => (index(), any::<bool>()).prop_map(|(task, stop)| Cancel { task, stop }),
         2 => (0u16..2000).prop_map(Pass),
     ]
 }
@@ -458,11 +553,15 @@ impl World {
             Step::Release { node, must } => {
                 self.pool.release(if node { A } else { B }, must, now);
             }
-            Step::Cancel(index) => {
+            Step::Cancel { task, stop } => {
                 if self.submitted > 0 {
-                    let task = index as u64 % self.submitted + 1;
+                    let task = task as u64 % self.submitted + 1;
                     self.cancelled.insert(task);
-                    self.pool.cancel(task);
+                    if stop {
+                        self.pool.stop(task);
+                    } else {
+                        self.pool.cancel(task);
+                    }
                 }
             }
             Step::Pass(millis) => self.millis += u64::from(millis),
@@ -493,7 +592,8 @@ impl World {
                 }
                 PoolEffect::Exit { worker } => self.workers.get_mut(&worker).unwrap().exit = true,
                 PoolEffect::Lost { task, .. } => *self.ends.entry(task).or_default() += 1,
-                PoolEffect::Kill { .. } => panic!("there is no timeout"),
+                // The process goes on for a moment, and may answer.
+                PoolEffect::Kill { worker } => self.workers.get_mut(&worker).unwrap().exit = true,
                 PoolEffect::Fail { .. } => {}
             }
         }

@@ -15,7 +15,7 @@ use nodectl_pool_logic::{Pool, PoolConfig, PoolEffect, WorkerKey};
 use nodectl_types::Time;
 use nodectl_wire::{
     api::PoolStatus,
-    frames::{FromClient, PULL, TELL, ToClient},
+    frames::{FromClient, PULL, STOP, TELL, ToClient},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -225,6 +225,7 @@ impl Hub {
                 self.telling.remove(&header.id);
                 match self.pulls.cancel(header.id) {
                     Some(worker) => self.pool.withdraw(worker, header.id, now),
+                    None if header.flags & STOP != 0 => self.pool.stop(header.id),
                     None => self.pool.cancel(header.id),
                 }
             }

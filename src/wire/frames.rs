@@ -7,7 +7,7 @@
 //! | offset | bytes | what |
 //! |---|---|---|
 //! | 0 | 1 | kind |
-//! | 1 | 1 | flags: `MORE`, `PULL`, `AGAIN`, `TELL` |
+//! | 1 | 1 | flags: `MORE`, `PULL`, `AGAIN`, `TELL`, `STOP` |
 //! | 2 | 2 | zero |
 //! | 4 | 4 | bytes of payload that follow |
 //! | 8 | 8 | id: of a task or an update, else 0 |
@@ -38,7 +38,7 @@
 //! | `SEND` | pool | client | task | send the payload of a `RUN` that was announced with `PULL`: a worker waits for it |
 //! | `STARTED` | pool | client | task | a worker was sent the task, whose `RUN` came with `TELL`; told once |
 //! | `LOST` | pool | client | task | text: the task ended its workers too often, and will not be tried again |
-//! | `CANCEL` | client | pool | task | nobody wants the result any more |
+//! | `CANCEL` | client | pool | task | nobody wants the result any more; with `STOP` the worker ends that is at the task |
 //! | `SNAPSHOT` | client | pool | number | arguments of `handle_update` that stand for all updates up to that number |
 //! | `CLOSE` | client | pool | | end the workers |
 //! | `ERROR` | pool, servers | client | | text: the pool has ended, or the worker cannot go on, and why |
@@ -121,6 +121,8 @@ pub const PULL: u8 = 2;
 pub const AGAIN: u8 = 4;
 /// The client wants to know when a worker is sent the task.
 pub const TELL: u8 = 8;
+/// A `CANCEL` that ends the worker that is at the task.
+pub const STOP: u8 = 16;
 
 /// The header of a frame of a protocol's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

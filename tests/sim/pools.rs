@@ -302,6 +302,8 @@ impl World {
             retries: plan.retries,
             timeout: None,
             max_tasks: None,
+            lost_retries: 0,
+            one_at_a_time: false,
         };
         let hub = self.pools.hubs.len();
         self.tell(|| format!("pool{client} is opened at n{node}"));

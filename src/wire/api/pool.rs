@@ -41,6 +41,14 @@ pub struct OpenPool {
     /// How often a task that ended its worker is tried again.
     #[serde(default = "worker_retries")]
     pub retries: u32,
+    /// How often a task is tried again, beside that, whose worker is gone and nobody says how: its
+    /// node is lost, most likely.
+    #[serde(default)]
+    pub lost_retries: u32,
+    /// Whether a worker is sent a task only when it has none. Else short ones are sent ahead, and
+    /// wait there behind each other.
+    #[serde(default)]
+    pub one_at_a_time: bool,
     /// A task that runs longer ends its worker.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
