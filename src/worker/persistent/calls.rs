@@ -136,7 +136,7 @@ impl ReadyWorker {
             .map_err(|error| context.no_directory(&dir, &error))?;
         let own = start::own_variables(&call.task)?;
         let python = equipment.environment.as_deref();
-        let mut process = workers.launch(&call.task, &dir, &own, python)?;
+        let mut process = workers.launch(&call.task, &dir, &own, python, None)?;
         call.stop.ends(&process.link, process.launched.id);
         let (talk, pid) = match start::ready(context, call, &mut process) {
             Ok(ready) => ready,

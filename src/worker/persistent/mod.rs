@@ -14,6 +14,7 @@
 //! | `start` | such a worker's beginning, up to its `READY` |
 //! | `idle` | workers between two tasks, and when they have to go |
 //! | `pool` | processes at the disposal of a pool |
+//! | `keep` | blobs that these have kept on their node, and are given |
 //! | `stream` | their streams, which end with how the process did |
 //! | `shim.py` | what runs in a Python worker's process |
 //!
@@ -24,6 +25,7 @@
 mod call;
 mod calls;
 mod idle;
+mod keep;
 mod listener;
 mod pool;
 mod process;

@@ -2,6 +2,8 @@
 //! passed on, unread, to the node that serves the pool.
 
 use super::{
+    keep,
+    listener::Invited,
     process::WorkerProcess,
     stream::{EndTeller, WorkerStream},
     workers::PersistentWorkers,
@@ -20,6 +22,7 @@ use nodectl_types::{Failure, NodeId, StartTask, StreamToken};
 use nodectl_wire::frames::{FromWorker, Header};
 use std::{
     fs::File,
+    future,
     io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     sync::{
@@ -43,6 +46,8 @@ struct LaunchedAttendant {
     dir: PathBuf,
     outputs: Vec<String>,
     process: WorkerProcess,
+    /// Its way to this node's blobs.
+    blobs: Invited,
 }
 
 impl PersistentWorkers {
@@ -58,9 +63,18 @@ impl PersistentWorkers {
             dir,
             outputs,
             mut process,
+            mut blobs,
         } = launched;
         stop.ends(&process.link, process.launched.id);
-        let attended = self.pass_on(&task, &dir, &mut process).await;
+        let most = task.work.output_limit_bytes;
+        let attended = tokio::select! {
+            attended = self.pass_on(&task, &dir, &mut process) => attended,
+            never = async {
+                keep::serve(&self.context, &mut blobs, most).await;
+                future::pending().await
+            } => never,
+        };
+        drop(blobs);
         let (end, usage) = process.end().await;
         let Equipment {
             staged,
@@ -109,11 +123,14 @@ impl PersistentWorkers {
         let own = expander.env(&task.work.env)?;
         directory::make(&dir, staged, &task.params)
             .map_err(|error| context.no_directory(&dir, &error))?;
-        let process = self.launch(task, &dir, &own, environment.as_deref())?;
+        let blobs = self.invite()?;
+        let python = environment.as_deref();
+        let process = self.launch(task, &dir, &own, python, Some(&blobs.token))?;
         Ok(LaunchedAttendant {
             dir,
             outputs,
             process,
+            blobs,
         })
     }
 

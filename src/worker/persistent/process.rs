@@ -28,23 +28,23 @@ pub struct WorkerProcess {
 }
 
 impl PersistentWorkers {
-    /// Starts a worker in `dir`, which exists. `own` are the job's variables, expanded.
+    /// Starts a worker in `dir`, which exists. `own` are the job's variables, expanded; `blobs` is
+    /// the token by which it reaches its node's blobs.
     pub(super) fn launch(
         &self,
         task: &StartTask,
         dir: &Path,
         own: &[(String, String)],
         environment: Option<&MadeEnvironment>,
+        blobs: Option<&str>,
     ) -> Result<WorkerProcess, Failure> {
         let context = &self.context;
         let worker = task.work.worker.as_ref();
-        let invited = self
-            .listener
-            .invite()
-            .map_err(|error| Failure::Inputs(format!("no token: {error}")))?;
+        let invited = self.invite()?;
         let socket = (self.listener.socket.as_path(), invited.token.as_str());
         let mut program = self.program(worker.expect("only tasks with a worker are started here"));
         let mut env = environment::of_worker(&context.base_env, own, task, dir, socket);
+        env.extend(blobs.map(|token| format!("NODECTL_BLOBS_TOKEN={token}").into_bytes()));
         if let Some(python) = environment {
             program.command[0] = python.interpreter().to_string_lossy().into_owned();
             env = python.variables(env);
@@ -60,6 +60,13 @@ impl PersistentWorkers {
             clock: context.clock.clone(),
             has_ended: None,
         })
+    }
+
+    /// Has a process that is about to start let in.
+    pub(super) fn invite(&self) -> Result<Invited, Failure> {
+        self.listener
+            .invite()
+            .map_err(|error| Failure::Inputs(format!("no token: {error}")))
     }
 }
 

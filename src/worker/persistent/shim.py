@@ -57,6 +57,7 @@ def main():
     path = os.environ.pop("NODECTL_WORKER_SOCKET")
     token = os.environ.pop("NODECTL_WORKER_TOKEN")
     prepare_process()
+    sys.modules["nodectl._main"].blobs = path, os.environ.pop("NODECTL_BLOBS_TOKEN", "")
     stream = Stream(path)
     stream.send(HELLO, 0, token.encode())
     messages = stream.messages()
@@ -94,7 +95,7 @@ def prepare_process():
     sys.path[0] = os.getcwd()
     sys.meta_path.append(Stubs())
     shared = sys.modules["nodectl._main"] = types.ModuleType("nodectl._main")
-    shared.main_globals, shared.renewed, shared.loads = main_globals, renewed, loads
+    shared.main_globals, shared.renewed, shared.loads, shared.same = main_globals, renewed, loads, same
 
 
 def leave(status):
@@ -483,7 +484,18 @@ class Stubs:
     def exec_module(self, module):
         module.WorkerInterface = WorkerInterface
         module.DEFAULT_PORT = 8899
+        module.remote = remote
         module.__getattr__ = unavailable
+
+
+def same(value):
+    """What a pickle has in the place of something that is of use to the client only. Pickles refer to this."""
+    return value
+
+
+def remote(function=None, **_):
+    """Functions of users' modules whose calls run on nodes: that is here."""
+    return same if function is None else function
 
 
 def unavailable(name):
@@ -595,7 +607,11 @@ def loads(payload):
         return bytes(memoryview(payload)[1:])
     if payload[0] != BUFFERS:
         return unpickle(payload)
-    view = memoryview(payload if isinstance(payload, bytearray) else bytearray(payload))
+    return from_buffers(memoryview(payload if isinstance(payload, bytearray) else bytearray(payload)))
+
+
+def from_buffers(view):
+    """The same of a payload with buffers, in memory that stays as it is."""
     (count,) = LENGTH.unpack_from(view, 1)
     at = 1 + LENGTH.size * (count + 1)
     parts = []
