@@ -342,7 +342,7 @@ impl Executor {
         if record.is_done() {
             ordered.durations.note(core.mono() - released.since);
         }
-        if ordered.takes_back(record.is_done(), core.mono()) {
+        if ordered.takes_back(core, record.is_done()) {
             return self.after_stop(core, job, key, true);
         }
         self.tell_end(core, job, record);
@@ -379,7 +379,7 @@ impl Executor {
             return;
         };
         if let Some(ordered) = self.jobs.get_mut(&job) {
-            ordered.takes_back(false, core.mono());
+            ordered.takes_back(core, false);
         }
         self.after_stop(core, job, key, released.give_back);
     }

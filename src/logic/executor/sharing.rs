@@ -31,6 +31,8 @@ pub(super) struct PoolSharing {
     /// So many workers are to go without fail, and have not ended yet.
     must: usize,
     rests_until: Time,
+    /// What it gave away is left to who waits, though that may not be enough yet.
+    yields_until: Time,
 }
 
 impl Ordered {
@@ -38,8 +40,12 @@ impl Ordered {
         now < self.sharing.rests_until
     }
 
+    pub(super) fn yields(&self, now: Time) -> bool {
+        now < self.sharing.yields_until
+    }
+
     /// An attempt has ended, `well` if by itself: whether it was a pool's worker, and goes back.
-    pub(super) fn takes_back(&mut self, well: bool, now: Time) -> bool {
+    pub(super) fn takes_back(&mut self, core: &mut Core, well: bool) -> bool {
         // However it ended, there is one less.
         let was_due = self.sharing.must > 0;
         self.sharing.must = self.sharing.must.saturating_sub(1);
@@ -47,8 +53,10 @@ impl Ordered {
             return false;
         }
         if !was_due {
-            self.sharing.rests_until = now + REST;
+            self.sharing.rests_until = core.mono() + REST;
         }
+        self.sharing.yields_until = core.mono() + TURN;
+        core.timers.set(self.sharing.yields_until, Timer::Execute);
         true
     }
 
@@ -106,17 +114,19 @@ impl Executor {
         self.watch_pools(core);
     }
 
-    /// The pool with the most workers of those that hold what the job lacks.
+    /// The pool with the most workers of those that hold what the job lacks: one of them may hold
+    /// less.
     fn pool_in_the_way(&self, job: JobId) -> Option<JobId> {
         let waiting = &self.jobs[&job];
         let need = waiting.next_holds(&self.capacity);
         let helps = |pool: &Ordered| {
-            pool.running.values().next().is_some_and(|running| {
-                let mut free = self.free.clone();
-                let lacking = free.lacks(&need);
-                free.give(&running.held);
-                lacking.is_none() || free.lacks(&need) != lacking || free.slots(&need) > 0
-            })
+            let mut free = self.free.clone();
+            let lacking = free.lacks(&need);
+            pool.running
+                .values()
+                .for_each(|running| free.give(&running.held));
+            let has_workers = !pool.running.is_empty();
+            has_workers && (lacking.is_none() || free.lacks(&need) != lacking)
         };
         let others = self
             .jobs

@@ -34,11 +34,15 @@ impl Executor {
             )
         });
         let mut candidates: VecDeque<JobId> = order.into_iter().map(|(id, _)| *id).collect();
+        let mut somebody_waits = false;
         while let Some(job) = candidates.pop_front() {
             let ordered = self
                 .jobs
                 .get_mut(&job)
                 .expect("only keys of the map are candidates");
+            if somebody_waits && ordered.yields(now) {
+                continue;
+            }
             let need = ordered.next_holds(&self.capacity);
             let cards = if self.free.fits(&need) {
                 pick_cards(&self.cards, need.gpu_milli)
@@ -49,6 +53,7 @@ impl Executor {
                 if self.starves(core, job) {
                     return;
                 }
+                somebody_waits = true;
                 continue;
             };
             ordered.blocked_since = None;

@@ -2,8 +2,8 @@
 
 use super::*;
 use nodectl_types::{
-    Attempt, JobHead, Outcome, PythonWorker, StartTask, TaskIndex, TaskRecord, WorkerRole,
-    WorkerSpec,
+    Attempt, JobHead, Outcome, PythonWorker, Resources, StartTask, TaskIndex, TaskRecord,
+    WorkerRole, WorkerSpec,
 };
 
 const TOKEN: [u8; 16] = [5; 16];
@@ -17,6 +17,8 @@ struct Lone {
     running: Vec<(JobId, String, TaskIndex, Attempt)>,
     /// What the hosts of pools were asked for: `must`.
     released: Vec<bool>,
+    /// What tasks of the jobs need that are submitted.
+    need: Resources,
 }
 
 impl Lone {
@@ -31,6 +33,7 @@ impl Lone {
             asked: 0,
             running: Vec::new(),
             released: Vec::new(),
+            need: spec().work.resources.clone(),
         }
     }
 
@@ -98,6 +101,7 @@ impl Lone {
             name: name.into(),
             command,
             worker,
+            resources: self.need.clone(),
             ..(*spec.work).clone()
         };
         let spec = JobSpec {
@@ -247,6 +251,44 @@ fn an_idle_pool_that_gave_way_rests() {
     node.released.clear();
     (0..10).for_each(|_| node.end("job"));
     assert_eq!(node.runs("pool"), 2, "nobody else waits");
+}
+
+#[test]
+fn workers_that_hold_too_little_one_by_one_give_way_together() {
+    let mut node = Lone::new();
+    let need = std::mem::replace(
+        &mut node.need,
+        Resources {
+            cpu_milli: 500,
+            ..Resources::default()
+        },
+    );
+    node.submit_pool("pool", node.state.node());
+    assert_eq!(node.runs("pool"), 4);
+    node.need = need;
+    node.submit("job", None, 1);
+    node.pass(Duration::from_millis(600));
+    assert_eq!(
+        node.released,
+        [false],
+        "two of them hold what the job needs"
+    );
+    node.end("pool");
+    assert_eq!(node.runs("pool"), 3, "it takes nothing back meanwhile");
+    node.pass(Duration::from_millis(500));
+    assert_eq!(node.released, [false, true]);
+    node.end("pool");
+    assert_eq!((node.runs("pool"), node.runs("job")), (2, 1));
+    node.end("job");
+    assert_eq!(node.runs("pool"), 4);
+    // Those that must go are not taken back either.
+    node.submit("job", None, 1);
+    node.pass(seconds(2));
+    assert_eq!(node.released.iter().filter(|must| **must).count(), 3);
+    node.end("pool");
+    assert_eq!(node.runs("pool"), 3);
+    node.end("pool");
+    assert_eq!((node.runs("pool"), node.runs("job")), (2, 1));
 }
 
 /// Two may have been let go for one that waited: neither is a task that is done.
