@@ -10,11 +10,13 @@ use common::{
     python::python_path,
     wait_until,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::BTreeSet,
     fs,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 const PAGE: &str = include_str!("../docs/guide/open.md");
@@ -81,6 +83,79 @@ fn rows_are_tasks_once_though_their_coordinator_dies() {
     let late = cluster.run(left[0], &["add", &job, str_of(&first)]);
     assert!(!late.status.success());
     assert!(both(&late).contains("the job has ended"), "{}", both(&late));
+}
+
+#[test]
+fn rows_that_were_cut_off_are_added_once_with_the_key_that_was_told() {
+    let cluster = Cluster::of(1);
+    let file = write_job(cluster.dir.path(), "growing", JOB);
+    let many = rows(cluster.dir.path(), "many.csv", 0, 1_500);
+    let node = Pid::from_raw(cluster.pid(0) as i32).expect("a process");
+    for signal in [Signal::INT, Signal::KILL] {
+        let job = cluster.submit(0, &file);
+        // It cannot answer, so the command waits.
+        kill_process(node, Signal::STOP).expect("our child");
+        let mut adding = cluster
+            .command(0)
+            .args(["add", &job, str_of(&many)])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut told = BufReader::new(adding.stderr.take().expect("piped")).lines();
+        let first = told.next().expect("a line").expect("UTF-8");
+        let (_, key) = first.split_once("--key ").expect("it says its key");
+        let key = key.split(' ').next().expect("a word").to_string();
+        kill_process(Pid::from_child(&adding), signal).expect("our child");
+        let end = adding.wait().expect("our child");
+        let rest: String = told.map_while(Result::ok).collect();
+        if signal == Signal::INT {
+            assert_eq!(end.code(), Some(130), "{rest}");
+            assert!(
+                rest.contains(&format!("--key {key} adds what is missing")),
+                "{rest}"
+            );
+        }
+        kill_process(node, Signal::CONT).expect("our child");
+        for _ in 0..2 {
+            cluster.ok(0, &["add", &job, str_of(&many), "--key", &key]);
+            let shown = cluster.json(0, &["job", &job, "--json"]);
+            assert_eq!(shown["tasks"], 1_500);
+        }
+        cluster.ok(0, &["cancel", &job]);
+    }
+}
+
+#[test]
+fn run_follows_an_open_job_until_it_is_closed() {
+    let cluster = Cluster::of(1);
+    let file = write_job(cluster.dir.path(), "growing", JOB);
+    let into = cluster.dir.path().join("results");
+    let mut run = cluster
+        .command(0)
+        .args(["run", str_of(&file), "--into", str_of(&into)])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut job = String::new();
+    wait_until(LATER, "the job is there", || {
+        let jobs = cluster.json(0, &["jobs", "--json"]);
+        job = jobs[0]["id"].as_str().unwrap_or_default().to_string();
+        !job.is_empty()
+    });
+    for part in 0..2 {
+        let some = rows(cluster.dir.path(), "some.csv", 3 * part, 3 * part + 3);
+        cluster.ok(0, &["add", &job, str_of(&some)]);
+        cluster.wait_done(0, &job, 3 * u64::from(part) + 3, LATER);
+        assert!(
+            run.try_wait().expect("our child").is_none(),
+            "more may come"
+        );
+    }
+    cluster.ok(0, &["close", &job]);
+    assert!(run.wait().expect("our child").success());
+    let table = fs::read_to_string(into.join("results.csv")).expect("all results");
+    assert_eq!(table.lines().count(), 7, "{table}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{
     args::{AddArgs, CloseArgs},
     exit::{CliError, Exit},
+    signals,
 };
 use nodectl_http::{Client, ClientError};
 use nodectl_jobfile::keys::load_rows;
@@ -10,7 +11,10 @@ use nodectl_ports::say::tell;
 use nodectl_types::{Value, check::row_bytes, limits, spec::SPELLED, units::counted};
 use nodectl_wire::api::{AddRequest, param_json};
 use serde_json::{Value as Json, json};
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 /// How long a node, or the job's coordinator, may be away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -23,14 +27,29 @@ pub async fn add(client: &Client, args: AddArgs) -> Result<Exit, CliError> {
         .key
         .unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
     let job = &args.name.job;
+    let parts = parts(&columns, &cells);
+    let mut interrupted = pin!(signals::end()?);
+    if parts.len() > 1 {
+        // Whoever is killed says nothing any more.
+        let count = counted(parts.iter().map(Vec::len).sum::<usize>(), "task");
+        tell!("adding {count}; if this is cut off, the same with --key {key} adds the rest");
+    }
     let mut added = 0;
-    for (part, rows) in parts(&columns, &cells).into_iter().enumerate() {
+    for (part, rows) in parts.into_iter().enumerate() {
         let request = AddRequest {
             key: format!("{key}/{part}"),
             columns: columns.clone(),
             rows,
         };
-        match add_part(client, job, &request).await {
+        let answer = tokio::select! {
+            answer = add_part(client, job, &request) => answer,
+            () = &mut interrupted => {
+                let added = counted(added, "task");
+                tell!("{added} added for certain; the same with --key {key} adds what is missing");
+                return Ok(Exit::Interrupted);
+            }
+        };
+        match answer {
             Ok(more) => added += more,
             Err(error) => {
                 if added > 0 {
