@@ -144,7 +144,7 @@ fn a_search_of_scikit_learns_survives_the_death_of_a_node() {
 fn results_of_calls_survive_the_death_of_a_node_that_has_them() {
     let at = "calls are done";
     if let Some(said) = with_a_node_killed("tests.frontends.wanderer", at) {
-        assert_eq!(said, [at, "done on 3 nodes"]);
+        assert_eq!(said, [at, "done on 2 nodes"]);
     }
 }
 

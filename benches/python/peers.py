@@ -121,6 +121,14 @@ def add(one, other):
     return one + other
 
 
+def block(number):
+    return bytes([number]) * 1_000_000
+
+
+def length(content, number):
+    return len(content) + number
+
+
 def futures_peers(options, directory):
     import nodectl.futures
 
@@ -136,6 +144,22 @@ def futures_peers(options, directory):
 
         return run
 
+    def chain(submit, result):
+        def run():
+            last = submit(nothing, 0)
+            for _ in range(199):
+                last = submit(add, last, 1)
+            assert result(last) == 199
+
+        return run
+
+    def fan(submit, result):
+        def run():
+            content = submit(block, 1)
+            assert sum(result(future) for future in [submit(length, content, number) for number in range(100)]) == 100_004_950
+
+        return run
+
     def of(future):
         return future.result()
 
@@ -145,9 +169,11 @@ def futures_peers(options, directory):
             return client.submit(function, *arguments, pure=False)
 
         sides = [("nodectl", nodectl.futures.submit, of), ("dask", dask_submit, of), *ray]
-        for what, function, count in (("40 calls that do nothing", nothing, 40), ("40 calls of 50 ms", pause, 40)):
+        for what, function, count in (("1,000 calls that do nothing", nothing, 1000), ("40 calls of 50 ms", pause, 40)):
             compare("futures: " + what, [(name, calls(submit, result, function, count)) for name, submit, result in sides], options.trials)
-        compare("futures: a tree of 31 calls", [(name, tree(submit, result)) for name, submit, result in sides], options.trials)
+        shapes = (("a tree of 31 calls", tree), ("a chain of 200 calls", chain), ("1 MB for 100 calls", fan))
+        for what, shape in shapes:
+            compare("futures: " + what, [(name, shape(submit, result)) for name, submit, result in sides], options.trials)
 
 
 @contextlib.contextmanager

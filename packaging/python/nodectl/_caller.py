@@ -6,21 +6,19 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 
 class Caller:
-    """Calls any function. Functions that came as bytes are made once."""
+    """Calls any function. One that came as bytes is made once for calls that follow each other: it brings variables of the program's
+    main module with it, which are as they were with the last call."""
 
     def __init__(self, initializer: Optional[Callable[..., Any]], initargs: Tuple[Any, ...]) -> None:
-        self.functions: Dict[bytes, Any] = {}
+        self.last: Tuple[bytes, Any] = b"", None
         if initializer is not None:
             initializer(*initargs)
 
     def run(self, function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         if isinstance(function, bytes):
-            made = self.functions.get(function)
-            if made is None:
+            if function != self.last[0]:
                 import sys
 
-                if len(self.functions) >= 256:
-                    self.functions.clear()
-                made = self.functions[function] = sys.modules["nodectl._main"].loads(function)
-            function = made
+                self.last = function, sys.modules["nodectl._main"].loads(function)
+            function = self.last[1]
         return function(*args, **kwargs)

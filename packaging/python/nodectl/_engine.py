@@ -156,15 +156,16 @@ class Engine:
                 self._exchange()
         self._settle()
 
-    def cancel(self, call: Any, id: Optional[int] = None) -> None:
-        """Forgets what is unfinished of a call, or one task of it."""
+    def cancel(self, call: Any, id: Optional[int] = None, stop: bool = False) -> None:
+        """Forgets what is unfinished of a call, or one task of it. `stop`: a worker that is at it ends."""
+        flags = frames.STOP if stop else 0
         with self._lock:
             ids = [id for id, entry in self._unfinished.items() if entry[0] is call] if id is None else [id]
             ids = [id for id in ids if self._unfinished.pop(id, None) is not None]
             if call.is_future:
                 self.futures -= len(ids)
             if ids and not self.closed and self.failure is None:
-                self._stream.out.append(b"".join(HEADER.pack(frames.CANCEL, 0, 0, id) for id in ids))
+                self._stream.out.append(b"".join(HEADER.pack(frames.CANCEL, flags, 0, id) for id in ids))
                 self._posted()
 
     def update(self, payload: Payload, snapshot: bool) -> None:

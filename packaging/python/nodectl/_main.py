@@ -15,6 +15,16 @@ def renewed(variables: Dict[str, Any]) -> Dict[str, Any]:
     raise NotImplementedError("workers have this")
 
 
+def same(value: Any) -> Any:
+    """What a pickle has in the place of something that is of use to the program only."""
+    raise NotImplementedError("workers have this")
+
+
+def given(name: str) -> Any:
+    """The result of another call, on a worker (`_remote.py`)."""
+    raise NotImplementedError("workers have this")
+
+
 def shared(key: str) -> Any:
     """An array that several batches use (`_batches.py`)."""
     raise NotImplementedError("workers have this")

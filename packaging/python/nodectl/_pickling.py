@@ -8,6 +8,7 @@ has the program's value on a worker, as it was with the last call, until code on
 
 from __future__ import annotations
 
+import copyreg
 import io
 import os
 import pickle
@@ -40,7 +41,7 @@ _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 # Workers have stand-ins for our own modules, and this cloudpickle.
 _OWN = {"nodectl", "distributed_computing", "ludwigcluster", "cloudpickle"}
 # But these run there.
-_BY_VALUE_ALWAYS = {"nodectl._caller", "nodectl._batches", "nodectl._hydra", "nodectl._trials"}
+_BY_VALUE_ALWAYS = {"nodectl._caller", "nodectl._batches", "nodectl._hydra", "nodectl._remote", "nodectl._trials"}
 # Larger files of a package are no code: `sources` ships them.
 _LARGEST_FILE = 10 << 20
 
@@ -84,6 +85,19 @@ class Pickler:
             pass
         del buffers[:]
         return with_buffers(self.by_value(value, keep), buffers)
+
+    def dumps(self, value: Any, reducers: Dict[type, Any]) -> bytes:
+        """A pickle, with local code in it if it refers to some. `reducers` are those of `by_value`."""
+        try:
+            file = io.BytesIO()
+            pickler = pickle.Pickler(file, 5)
+            pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
+            pickler.dump(value)
+            if not self._refers_to_local_code(file.getvalue()):
+                return file.getvalue()
+        except Exception:
+            pass
+        return self.by_value(value, reducers=reducers)
 
     def by_value(self, value: Any, buffer_callback: Any = None, reducers: Optional[Dict[type, Any]] = None) -> bytes:
         """A pickle with all local code in it. `reducers` say how objects of some classes are pickled, as in `copyreg`."""
@@ -179,7 +193,8 @@ class _MainGlobals(Dict[str, Any]):
 
 class _Variables(Dict[str, Any]):
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _main.renewed, (dict(self),)
+        # A function that uses none can be kept by workers, whatever others bring.
+        return (_main.renewed, (dict(self),)) if self else (dict, ())
 
 
 def _module_files(name: str) -> Dict[str, str]:

@@ -14,47 +14,49 @@
     print(total.result())
 
 A future as an argument of another call, also within lists, tuples and dicts, stands for its result, which travels from node to node and
-not through this program. Each call is a process of its own: for many short ones there are pools.
+not through this program, but for short ones. Calls run in workers that stay, one call in each at a time.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import functools
-import io
+import hashlib
 import itertools
 import os
 import pickle
 import threading
+from collections import deque
 from concurrent.futures import as_completed, wait
-from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from . import _jobs, _node
-from ._errors import NodeError, RemoteError, needed
+from . import _jobs, _main, _node
+from ._errors import NodeError, PoolError, WorkerLost, needed
+from ._frames import in_band, loads, with_buffers
 from ._sizes import size
-from ._upload import Stored, upload
-from .graph import CALL, CALLS, SCRIPT, Pickler, word
 
 try:
     import cloudpickle
 except ImportError as error:
     raise needed("nodectl.remote", "cloudpickle", error) from None
 
+from ._remote import HERE, LOST, RemoteCaller
+from .pool import Pool
+
 __all__ = ["Future", "as_completed", "gather", "remote", "scatter", "submit", "wait"]
 
-# So many jobs are under way at the most: meanwhile further calls gather, and go together.
-_JOBS = 16
-# So many calls are one job at the most.
-_TOGETHER = 10_000
-# Calls share a job, whose nodes get all files of all of them, if results that they are given are no larger.
-_SMALL_BYTES = 1 << 20
 # How often a result is computed again that was lost.
 _RECOVERIES = 3
-_WAIT_MS = 8000
+# How often a call is tried again whose worker is gone and nobody says how.
+_LOST_RETRIES = 8
+# So many functions a pool's workers keep at the most; others come with each call.
+_FUNCTIONS = 256
+_ENDED = (CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED)
 
 
 class _Options(NamedTuple):
-    """What a call needs of its node. Calls of one job have the first four in common."""
+    """What a call needs of its node. Calls that have all but the last in common share workers."""
 
     where: str
     python: Optional[str]
@@ -63,48 +65,93 @@ class _Options(NamedTuple):
     cpus: float
     memory: int
     gpus: float
-    retries: int
     timeout: Optional[float]
+    retries: int
+
+
+class _Place(NamedTuple):
+    """Where a result is."""
+
+    #: What there is of it, if that is short; else the hash of its blob, and a node that has it.
+    content: Optional[bytes]
+    hash: str
+    holder: Optional[str]
+
+
+class _Pickled(NamedTuple):
+    """A call, without the results that it is given."""
+
+    digest: bytes
+    function: bytes
+    arguments: bytes
 
 
 class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     """The result of a call, or a value that was scattered. Done when the result is on the nodes; `result` brings it here.
 
-    All that the standard library does with futures can be done with these: `wait`, `as_completed`, `add_done_callback`. One that no node
-    has been given yet can be cancelled."""
+    All that the standard library does with futures can be done with these: `wait`, `as_completed`, `add_done_callback`."""
 
-    def __init__(self, session: "_Session", name: str, call: Optional[bytes], needs: "Dict[str, Future]", options: Optional[_Options]) -> None:
+    def __init__(self, session: "_Session", name: str, call: Optional[_Pickled], needs: "Dict[str, Future]", options: Optional[_Options]) -> None:
         super().__init__()
         self._session = session
-        #: What its task is called.
+        #: What the call is named after.
         self.name = name
         # What makes it, to make it again. None of a value that was scattered.
         self._call = call
         self._needs = needs
         self._options = options
+        # Of its needs, those that are not done, and itself until all were looked at.
+        self._left = 0
+        self._attempt: Optional[_Attempt] = None
+        self._tries = 0
         self._recoveries = 0
-        # Where the results are that its job is given; others are made in the same job.
-        self._given: Dict[str, _Place] = {}
 
     def result(self, timeout: Optional[float] = None) -> Any:
-        """What the call returned.
+        """What the call returned. What it raised is raised here, with the traceback there as its cause.
 
         :param timeout: Seconds to wait for the call to end.
-        :raises RemoteError: The call, or one whose result it was given, failed.
-        :raises concurrent.futures.TimeoutError: It has not ended.
+        :raises WorkerLost: The worker's process ended in the call, or the call took longer than its `timeout`.
+        :raises concurrent.futures.TimeoutError: The call has not ended.
+        :raises concurrent.futures.CancelledError: The call, or one whose result it was to be given, was cancelled.
         :raises NodeError: The result is lost, and cannot be computed again; or the node is gone."""
         while True:
             place = super().result(timeout)
             try:
-                return pickle.loads(_jobs.blob(self._session.node, place.hash, place.holder))
+                return loads(self._session.content(place))
             except NodeError as error:
                 self._session.recover(self, place, error)
 
     def cancel(self) -> bool:
-        """Whether the call will not run: no node has been given it yet."""
-        cancelled = super().cancel()
-        self._session.wake()
-        return cancelled
+        """Has the call not run, or end: its worker's process ends if it is at the call, and another takes its place. False if the call has
+        ended."""
+        with self._condition:
+            if self._state in _ENDED:
+                return self._state != FINISHED
+            self._state = CANCELLED_AND_NOTIFIED
+            for waiter in self._waiters:
+                waiter.add_cancelled(self)
+            self._condition.notify_all()
+        self._invoke_callbacks()  # type: ignore[attr-defined]
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.stop()
+        return True
+
+    def _begun(self) -> None:
+        """A worker has the call."""
+        with self._condition:
+            if self._state == PENDING:
+                self._state = RUNNING
+
+    def _end(self, place: Optional[_Place], error: Optional[BaseException]) -> None:
+        self._attempt = None
+        try:
+            if error is None:
+                self.set_result(place)
+            else:
+                self.set_exception(error)
+        except concurrent.futures.InvalidStateError:
+            pass  # It was cancelled.
 
     def __reduce__(self) -> Any:
         raise TypeError("a future goes to other processes as an argument of a remote call only")
@@ -145,14 +192,19 @@ def remote(
 ) -> Any:
     """Makes a function one that can be called on the nodes; as a decorator, with options or without. Calls end with the program.
 
-    :param cpus, memory, gpus: What each call holds: cores, bytes or a text such as `"2 GiB"`, GPUs.
+    Calls that need the same of their node, but for `retries`, share workers: processes that stay, of which each has what these options say,
+    and which import a module once. Of such workers there are as many as fit; idle ones make room where others wait. Modules of your own
+    that are imported when the first of them is made travel along.
+
+    :param cpus, memory, gpus: What each call's worker holds: cores, bytes or a text such as `"2 GiB"`, GPUs.
     :param retries: How often a call is tried again that raises an exception or whose process ends. What a lost node costs does not count.
     :param timeout: Seconds that a call may take.
     :param where: Which nodes may run calls, as in a job file.
     :param priority: Higher ones start first.
     :param python: The interpreter on the nodes; by default one of this program's version.
-    :param sources: Files and directories that calls import or read, found beside them by their own names."""
-    options = _Options(where, python, tuple(os.path.abspath(path) for path in sources), priority, cpus, size(memory), gpus, retries, timeout)
+    :param sources: Files and directories that calls import or read, found in their working directory by their own names."""
+    paths = tuple(os.path.abspath(path) for path in sources)
+    options = _Options(where, python, paths, priority, float(cpus), size(memory), float(gpus), timeout, retries)
     if function is None:
         return lambda function: RemoteFunction(function, options)
     return RemoteFunction(function._function if isinstance(function, RemoteFunction) else function, options)
@@ -180,240 +232,255 @@ def gather(futures: Any) -> Any:
     return futures
 
 
-class _Place(NamedTuple):
-    """Where a result is."""
+class _Workers:
+    """An open pool, for calls that need the same of their node."""
 
-    hash: str
-    bytes: int
-    #: A node that has it.
-    holder: Optional[str]
+    def __init__(self, options: _Options) -> None:
+        wanted = options._asdict()
+        del wanted["retries"]
+        self.pool = _CallPool(RemoteCaller, **wanted, retries=0, name="futures")
+        self.engine = self.pool._engine
+        self._lock = threading.Lock()
+        # Digests of functions that went with a call, and of those that workers keep.
+        self._seen: Set[bytes] = set()
+        self._kept: Set[bytes] = set()
+
+    def is_open(self) -> bool:
+        return not self.engine.closed and self.engine.failure is None
+
+    def pickled(self, function: Any, args: Any, kwargs: Any, reducers: Dict[type, Any]) -> _Pickled:
+        pickler = self.pool._pickler
+        pickled = pickler.dumps(function, {RemoteFunction: _plain})
+        arguments = pickler.dumps((args, kwargs), {RemoteFunction: _plain, **reducers})
+        return _Pickled(hashlib.blake2b(pickled, digest_size=16).digest(), pickled, arguments)
+
+    def to_send(self, call: _Pickled) -> Optional[bytes]:
+        """A call's function; None if workers keep it, which they do from the second call on."""
+        with self._lock:
+            if call.digest in self._kept:
+                return None
+            if call.digest not in self._seen or len(self._kept) >= _FUNCTIONS:
+                if len(self._seen) >= 16 * _FUNCTIONS:
+                    self._seen.clear()
+                self._seen.add(call.digest)
+                return call.function
+            self.pool.update_workers({"args": [call.digest, call.function]})
+            self._kept.add(call.digest)
+            return None
+
+
+class _CallPool(Pool[RemoteCaller]):
+    # Of calls some are long, and one that ends its worker must be no other's misfortune. A lost node costs no retry.
+    _more = {"one_at_a_time": True, "lost_retries": _LOST_RETRIES}
+
+
+class _Attempt:
+    """A call on its way to a worker and back, as a pool's engine knows it."""
+
+    is_future = wants_start = True
+    changed = False
+
+    def __init__(self, session: "_Session", future: Future, given: Dict[str, _Place], workers: _Workers) -> None:
+        self.session, self.future, self.given, self.engine = session, future, given, workers.engine
+        call = future._call
+        assert call is not None, "what is scattered is done"
+        places = [(name, *place) for name, place in given.items()]
+        whole = call.digest, workers.to_send(call), pickle.PickleBuffer(call.arguments), places
+        buffers: List[Any] = []
+        data = pickle.dumps((whole, {}), 5, buffer_callback=in_band(buffers))
+        self.id = 0
+        future._attempt = self
+        self.id = self.engine.add(self, [(0, with_buffers(data, buffers))])
+        if future.cancelled():
+            self.stop()
+
+    def stop(self) -> None:
+        self.engine.cancel(self, self.id, stop=True)
+
+    # With the engine's lock held
+
+    def begun(self) -> None:
+        self.future._begun()
+
+    def done(self, index: int, value: Any, arguments: Any, size: int) -> None:
+        self.engine.futures -= 1
+        self.engine.finish(self, value, None)
+
+    def failed(self, index: int, error: BaseException, arguments: Any) -> None:
+        self.engine.futures -= 1
+        self.engine.finish(self, None, error)
+
+    # Without
+
+    def settle(self, value: Any, error: Optional[BaseException]) -> None:
+        self.session.ended(self, value, error)
 
 
 class _Session:
     """The calls of this program."""
 
     def __init__(self) -> None:
-        self.node, self.alone = _jobs.open_node()
+        self.node, _ = _jobs.open_node()
         self._numbers = itertools.count()
-        self._changed = threading.Condition()
-        # Not given to a node yet, in the order in which they were made.
-        self._new: List[Future] = []
-        self._jobs: Set[str] = set()
-        threading.Thread(target=self._give, name="nodectl-futures", daemon=True).start()
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._workers: Dict[_Options, _Workers] = {}
+        self._due = _Due()
 
     def submit(self, function: Any, args: Any, kwargs: Any, options: _Options) -> Future:
         needs: Dict[str, Future] = {}
-        file = io.BytesIO()
 
-        def name_of(value: Any) -> Optional[str]:
-            if not isinstance(value, Future):
-                return None
-            needs[value.name] = value
-            return value.name
+        def stand_in(future: Future) -> Any:
+            needs[future.name] = future
+            return _main.given, (future.name,)
 
-        Pickler(file, name_of).dump((function, args, kwargs))
-        future = Future(self, "%s-%d" % (word(function), next(self._numbers)), file.getvalue(), needs, options)
-        with self._changed:
-            self._new.append(future)
-            self._changed.notify_all()
+        call = self._workers_of(options).pickled(function, args, kwargs, {Future: stand_in})
+        future = Future(self, "%s-%d" % (getattr(function, "__name__", "call"), next(self._numbers)), call, needs, options)
+        self._start(future)
         return future
 
     def scatter(self, value: Any) -> Future:
-        stored = _jobs.again(lambda: _node.request(self.node, "PUT", "/v1/blobs", cloudpickle.dumps(value, protocol=4)))
+        buffers: List[Any] = []
+        data = cloudpickle.dumps(value, 5, buffer_callback=in_band(buffers))
+        payload = with_buffers(data, buffers)
+        whole = payload if isinstance(payload, bytes) else b"".join(payload)
+        stored = _jobs.again(lambda: _node.request(self.node, "PUT", "/v1/blobs", whole))
         future = Future(self, "value-%d" % next(self._numbers), None, {}, None)
-        future.set_result(_Place(stored["hash"], stored["bytes"], None))
+        future.set_result(_Place(None, stored["hash"], None))
         return future
+
+    def content(self, place: _Place) -> Any:
+        if place.content is not None:
+            return place.content
+        return bytearray(_jobs.blob(self.node, place.hash, place.holder))
 
     def recover(self, future: Future, place: _Place, error: NodeError) -> None:
         """Has a result computed again that no node has any more, and what it needs that is lost, too. Raises the error if that cannot be."""
-        with self._changed:
-            with future._condition:
-                if future._state != "FINISHED" or future._result is not place:
-                    return  # Somebody else was first.
-                if future._call is None or future._recoveries >= _RECOVERIES:
-                    raise error
-                future._recoveries += 1
-                # Who was told that it is done is not told again.
-                future._state, future._result, future._done_callbacks = "PENDING", None, []  # type: ignore[attr-defined]
-            self._new.append(future)
-            self._changed.notify_all()
+        with future._condition:
+            if future._state != FINISHED or future._result is not place:
+                return  # Somebody else was first.
+            if future._call is None or future._recoveries >= _RECOVERIES:
+                raise error
+            future._recoveries += 1
+            # Who was told that it is done is not told again.
+            future._state, future._result, future._done_callbacks = PENDING, None, []  # type: ignore[attr-defined]
+        self._start(future)
 
-    def _begin_again(self, calls: List[Future], error: NodeError) -> bool:
-        """Whether results are lost that these calls were given: these are computed again, and then the calls."""
-        given = {name: place for call in calls for name, place in call._given.items()}
-        needs = {name: need for call in calls for name, need in call._needs.items()}
-        found = False
-        for name, place in given.items():
-            if not self._is_there(place):
-                try:
-                    self.recover(needs[name], place, error)
-                except NodeError:
-                    return False
-                found = True
-        if found:
-            with self._changed:
-                for call in calls:
-                    with call._condition:
-                        call._state = "PENDING"
-                self._new += calls
-                self._changed.notify_all()
-        return found
+    def ended(self, attempt: _Attempt, value: Any, error: Optional[BaseException]) -> None:
+        """What became of a call that was given to a worker."""
+        future = attempt.future
+        if future.done():
+            return  # It was cancelled.
+        assert future._options is not None
+        if error is not None:
+            # A pool that has ended is nothing that the call did.
+            is_its_own = isinstance(error, WorkerLost) or not isinstance(error, PoolError)
+            if is_its_own and future._tries < future._options.retries:
+                future._tries += 1
+                self._start_again(future)
+            else:
+                future._end(None, error)
+        elif value[0] == LOST:
+            self._is_lost(attempt, *value[1:])
+        elif value[0] == HERE:
+            future._end(_Place(value[1], "", None), None)
+        else:
+            _, _, hash, holder = value
+            future._end(_Place(None, hash, holder), None)
 
-    def _is_there(self, place: _Place) -> bool:
-        try:
-            next(_node.pieces(self.node, _jobs.blob_target(place.hash, place.holder)), None)
-        except NodeError:
-            return False
-        except OSError:
-            pass  # The node is away, and that says nothing of the blob.
-        return True
-
-    def cancel_all(self) -> None:
-        """Ends what is under way: nobody will ask for it."""
-        with self._changed:
-            jobs = list(self._jobs)
-        for job in jobs:
+    def _is_lost(self, attempt: _Attempt, names: List[str], why: str) -> None:
+        """Results are lost that a call was given: these are computed again, and then the call."""
+        future = attempt.future
+        for name in names:
             try:
-                _node.request(self.node, "POST", "/v1/jobs/%s/cancel" % job)
-            except (OSError, NodeError):
-                pass
+                self.recover(future._needs[name], attempt.given[name], NodeError("the result %s is lost: %s" % (name, why)))
+            except NodeError as error:
+                future._end(None, error)
+                return
+        self._start_again(future)
 
-    def wake(self) -> None:
-        """Looks whether calls can be given to the node."""
-        with self._changed:
-            self._changed.notify_all()
+    def _start_again(self, future: Future) -> None:
+        with future._condition:
+            if future._state == RUNNING:
+                future._state = PENDING
+        self._start(future)
 
-    def _give(self) -> None:
-        """Gives calls to the node as jobs, when what they need is done or goes with them."""
-        while True:
-            with self._changed:
-                batch: List[Future] = []
-                while not batch:
-                    batch = self._take() if len(self._jobs) < _JOBS else []
-                    if not batch:
-                        self._changed.wait()
-                # Until it has an id: it counts.
-                self._jobs.add(batch[0].name)
-            threading.Thread(target=self._run, args=(batch,), name="nodectl-futures-job", daemon=True).start()
+    def _start(self, future: Future) -> None:
+        """Gives a call to the workers when all that it needs is done."""
+        waits_for = [need for need in future._needs.values() if not need.done()]
+        with self._lock:
+            future._left = len(waits_for) + 1
+        for need in waits_for:
+            need.add_done_callback(functools.partial(self._need_done, future))
+        self._need_done(future)
 
-    def _take(self) -> List[Future]:
-        """Calls that can be one job. Those are failed whose needs have failed."""
-        batch: Dict[str, Future] = {}
-        common: Optional[Hashable] = None
-        left: List[Future] = []
-        bytes_given = 0
-        # Who is told of a failure may make calls.
-        new, self._new = self._new, []
-        for future in new:
-            options = future._options
-            assert options is not None, "what is scattered is never new"
-            outside = [need for name, need in future._needs.items() if name not in batch]
-            if len(batch) >= _TOGETHER or not all(need.done() for need in outside):
-                left.append(future)
-                continue
-            failed = [why for why in map(_failure, outside) if why is not None]
-            if failed:
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(failed[0])
-                continue
-            future._given = {need.name: need._result for need in outside if need._result is not None}
-            size = sum(place.bytes for place in future._given.values())
-            if batch and (common != options[:4] or bytes_given + size > _SMALL_BYTES):
-                left.append(future)
-            elif future.set_running_or_notify_cancel():
-                batch[future.name], common, bytes_given = future, options[:4], bytes_given + size
-        self._new = left + self._new
-        return list(batch.values())
+    def _need_done(self, future: Future, _: Any = None) -> None:
+        with self._lock:
+            future._left -= 1
+            if future._left:
+                return
+        self._due.do(functools.partial(self._give, future))
 
-    def _run(self, batch: List[Future]) -> None:
-        """Has a job run, and tells its futures how their calls ended."""
-        open_ = {future.name: future for future in batch}
-        job = batch[0].name
+    def _give(self, future: Future) -> None:
+        if future.done():
+            return  # It was cancelled.
+        given: Dict[str, _Place] = {}
+        for name, need in future._needs.items():
+            with need._condition:
+                state, place, why = need._state, need._result, need._exception
+            if state not in _ENDED:
+                # Somebody has found it lost meanwhile.
+                self._start(future)
+                return
+            if place is None:
+                future._end(None, why or concurrent.futures.CancelledError())
+                return
+            given[name] = place
+        assert future._options is not None
         try:
-            submitted = self._submit(batch)
-            with self._changed:
-                self._jobs.discard(job)
-                self._jobs.add(submitted)
-            job = submitted
-            results = _jobs.Results(self.node, job)
-            while open_ and not results.is_over:
-                for result in results.page(_WAIT_MS):
-                    future = open_.pop(result["name"], None)
-                    if future is not None:
-                        self._ended(future, result)
-                self.wake()
-            why: Exception = RemoteError("the job %s of the call was %s" % (job, results.phase))
-        except NodeError as error:
-            why = error
-            if self._begin_again(list(open_.values()), error):
-                open_ = {}
+            _Attempt(self, future, given, self._workers_of(future._options))
         except Exception as error:
-            why = error
-        for future in open_.values():
-            future.set_exception(why)
-        with self._changed:
-            self._jobs.discard(job)
-            self._changed.notify_all()
+            future._end(None, error)
 
-    def _ended(self, future: Future, result: Dict[str, Any]) -> None:
-        if result["status"] == "done":
-            output = result["outputs"][0]
-            future.set_result(_Place(output["hash"], output["bytes"], result["node"]))
+    def _workers_of(self, options: _Options) -> _Workers:
+        key = options._replace(retries=0)
+        with self._opening:
+            workers = self._workers.get(key)
+            if workers is None or not workers.is_open():
+                workers = self._workers[key] = _Workers(key)
+            return workers
+
+    def close(self) -> None:
+        """Ends what is under way: nobody will ask for it."""
+        with self._opening:
+            for workers in self._workers.values():
+                workers.pool.close()
+
+
+class _Due:
+    """What is to be done in a thread, one after the other: of a long chain of calls the failure of one is that of the next, and each of
+    these in the one before would be too deep."""
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+
+    def do(self, what: Callable[[], None]) -> None:
+        mine = self._of_thread.__dict__
+        due = mine.setdefault("due", deque())
+        due.append(what)
+        if mine.get("is_at_it"):
             return
-        why = _jobs.failure(result)
-        if (result.get("failure") or {}).get("kind") == "inputs" and self._begin_again([future], NodeError(why)):
-            return
-        # What never began only says which it needed.
-        failed = [of_need for of_need in map(_failure, future._needs.values()) if of_need is not None]
-        future.set_exception(failed[0] if failed else RemoteError(why))
-
-    def _submit(self, batch: List[Future]) -> str:
-        calls = io.BytesIO()
-        tables: Dict[_Options, List[Tuple[str, int, str]]] = {}
-        have: Dict[str, Stored] = {}
-        for future in batch:
-            assert future._call is not None and future._options is not None
-            within = [name for name in future._needs if name not in future._given]
-            tables.setdefault(future._options, []).append((future.name, calls.tell(), "\n".join(within)))
-            calls.write(future._call)
-            for name, place in future._given.items():
-                have["have/" + name] = Stored(place.hash, place.bytes)
-        options = batch[0]._options
-        assert options is not None
-        sources = [*options.sources, os.path.dirname(cloudpickle.__file__)]
-        made = {CALLS: calls.getvalue(), SCRIPT: CALL.encode()}
-        request = {
-            "name": "futures",
-            "where": options.where,
-            "priority": options.priority,
-            "inputs": _jobs.again(lambda: upload(self.node, sources, made, stored=have)),
-            "tasks": [_table(of, rows, of.python or _node.default_python(self.alone)) for of, rows in tables.items()],
-        }
-        return _jobs.submit(self.node, request)
+        mine["is_at_it"] = True
+        try:
+            while due:
+                due.popleft()()
+        finally:
+            mine["is_at_it"] = False
 
 
-def _table(options: _Options, rows: Iterable[Tuple[str, int, str]], python: str) -> Dict[str, Any]:
-    """Calls that need the same, as tasks."""
-    return {
-        "name": "{name}",
-        "command": [python, SCRIPT, "{at}"],
-        "needs": ["{needs}"],
-        "params": {"rows": {"columns": ["name", "at", "needs"], "rows": list(rows)}},
-        "resources": {"cpus": options.cpus, "memory_bytes": options.memory, "gpus": options.gpus},
-        "retries": options.retries,
-        "timeout_ms": None if options.timeout is None else max(1, round(options.timeout * 1000)),
-        "outputs": ["result.pickle"],
-    }
-
-
-def _failure(future: Future) -> Optional[BaseException]:
-    """Why a future has no result, if it has ended without."""
-    try:
-        return future.exception(timeout=0)
-    except concurrent.futures.CancelledError as cancelled:
-        return cancelled
-    except concurrent.futures.TimeoutError:
-        return None
+def _plain(function: RemoteFunction) -> Any:
+    """On a worker the function is there to be called."""
+    return _main.same, (function._function,)
 
 
 _lock = threading.Lock()
@@ -430,7 +497,7 @@ def _session() -> _Session:
 
 def _finish() -> None:
     if _of_process is not None:
-        _of_process.cancel_all()
+        _of_process.close()
 
 
 def _after_fork() -> None:

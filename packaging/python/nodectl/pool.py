@@ -70,6 +70,9 @@ class Pool(Generic[Worker]):
         class fails on every worker.
     """
 
+    #: What else is asked for where it is opened.
+    _more: Dict[str, Any] = {}
+
     def __new__(cls, *args: Any, **kwargs: Any) -> "Pool[Worker]":
         if cls is Pool and "worker_class" not in kwargs and not (args and callable(args[0])):
             from .functions import FunctionPool
@@ -134,6 +137,7 @@ class Pool(Generic[Worker]):
             request["max_tasks_per_worker"] = max_tasks_per_worker
         if timeout is not None:
             request["timeout_ms"] = max(1, round(timeout * 1e3))
+        request.update(self._more)
         node = _node.LocalNode(password, server_address, server_port)
 
         def open_request(works_alone: bool) -> Dict[str, Any]:

@@ -7,6 +7,8 @@ import operator
 import os
 import queue
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -46,6 +48,37 @@ def count(path, value):
     with open(path, "a") as file:
         file.write("x")
     return value
+
+
+@nodectl.remote(cpus=0.5)
+def block(path, number):
+    """Too long to come with its answer: it stays on the node."""
+    with open(path, "a") as file:
+        file.write("x")
+    return bytes([number]) * 100_000
+
+
+@nodectl.remote(cpus=0.5)
+def in_hexadecimal(content):
+    return content.hex()
+
+
+@nodectl.remote(cpus=0.5)
+def lengths(*blocks):
+    return sum(map(len, blocks))
+
+
+class Refused(Exception):
+    """An exception of the program's own."""
+
+    def __init__(self, reason, code):
+        super().__init__(reason, code)
+        self.code = code
+
+
+@nodectl.remote(cpus=0.5)
+def refuse(code):
+    raise Refused("not today", code)
 
 
 def test_calls_at_the_same_time():
@@ -92,23 +125,190 @@ def test_a_failure_is_that_of_all_that_need_it():
     failed = fail.remote("no such luck")
     after = add.remote(failed, 1)
     for future in (failed, after, add.remote(after, 1)):
-        with pytest.raises(nodectl.RemoteError, match="no such luck"):
+        with pytest.raises(ValueError, match="no such luck") as raised:
             future.result()
+        assert "in fail" in str(raised.value.__cause__)
     assert futures.submit(operator.add, 1, 2).result() == 3
 
 
-def test_what_no_node_was_given_can_be_cancelled():
-    first = sleep.remote(3)
-    while not first.running():
-        time.sleep(0.01)
-    # Of another priority: it cannot go along in the job of the first, and waits for that here.
-    second = nodectl.remote(add, cpus=0.5, priority=1).remote(first, 1)
+def test_an_exception_of_the_programs_own_comes_as_itself():
+    with pytest.raises(Refused, match="not today") as raised:
+        refuse.remote(7).result()
+    assert raised.value.code == 7
+
+
+def test_the_failure_of_the_first_of_many_is_that_of_the_last():
+    future = fail.remote("no such luck")
+    for _ in range(3000):
+        future = add.remote(future, 1)
+    with pytest.raises(ValueError, match="no such luck"):
+        future.result()
+
+
+def begun(future):
+    while not future.running():
+        concurrent.futures.wait([future], 0.01)
+    return future
+
+
+def test_what_no_worker_has_can_be_cancelled():
+    first = begun(sleep.remote(1))
+    second = add.remote(first, 1)
     third = add.remote(second, 1)
-    assert second.cancel() and not first.cancel()
+    assert second.cancel() and second.cancel()
+    done, _ = concurrent.futures.wait([second, third], timeout=30)
+    assert done == {second, third}
     for future in (second, third):
         with pytest.raises(concurrent.futures.CancelledError):
             future.result()
-    assert first.result() == 3
+    assert first.result() == 1 and not first.cancel()
+
+
+def test_a_call_that_runs_ends_when_it_is_cancelled():
+    first = begun(sleep.remote(3600))
+    after = add.remote(first, 1)
+    assert first.cancel() and first.cancelled()
+    with pytest.raises(concurrent.futures.CancelledError):
+        after.result(30)
+    # All workers are there again: with those that sleep on this would not end.
+    many = [sleep.remote(3600) for _ in range(8)]
+    for future in many:
+        begun(future).cancel()
+    assert futures.gather([square.remote(x) for x in range(16)]) == [x * x for x in range(16)]
+
+
+def test_workers_stay():
+    # At most eight of them on four cores.
+    where = nodectl.remote(os.getpid, cpus=0.5)
+    assert len({where.remote().result() for _ in range(40)}) <= 8
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_worker_that_ends_in_a_call_costs_that_call_a_try_and_no_other(tmp_path, retries):
+    path = str(tmp_path / "times")
+
+    def end(path):
+        with open(path, "a") as file:
+            file.write("x")
+        os.kill(os.getpid(), 9)
+
+    ends = nodectl.remote(end, cpus=0.5, retries=retries)
+    others = [square.remote(x) for x in range(200)]
+    failed = ends.remote(path)
+    others += [square.remote(x) for x in range(200)]
+    with pytest.raises(nodectl.WorkerLost, match="SIGKILL"):
+        failed.result()
+    assert futures.gather(others) == [x * x for x in range(200)] * 2
+    assert (tmp_path / "times").read_text() == "x" * (1 + retries)
+
+
+def test_a_call_that_raises_is_tried_again(tmp_path):
+    path = str(tmp_path / "times")
+
+    def third_time(path):
+        with open(path, "a+") as file:
+            file.write("x")
+            file.seek(0)
+            if len(file.read()) < 3:
+                raise ValueError("too early")
+        return "at last"
+
+    with pytest.raises(ValueError, match="too early"):
+        nodectl.remote(third_time, cpus=0.5, retries=1).remote(path).result()
+    assert nodectl.remote(third_time, cpus=0.5, retries=1).remote(path).result() == "at last"
+
+
+def test_a_call_that_takes_too_long_ends():
+    with pytest.raises(nodectl.WorkerLost, match="longer than `timeout`"):
+        nodectl.remote(sleep, cpus=0.5, timeout=0.2).remote(60).result()
+
+
+def test_results_that_cannot_be_pickled_are_failures():
+    with pytest.raises(TypeError):
+        nodectl.remote(threading.Lock, cpus=0.5).remote().result()
+
+
+def test_files_and_modules_of_the_program_are_with_its_calls(tmp_path):
+    (tmp_path / "table.txt").write_text("41")
+    (tmp_path / "helping_futures.py").write_text("""
+import nodectl
+
+@nodectl.remote(cpus=0.5)
+def one_more(number):
+    return helper(number)
+
+def helper(number):
+    return number + 1
+""")
+
+    def read():
+        import helping_futures
+
+        with open("table.txt") as file:
+            return helping_futures.one_more(int(file.read()))
+
+    sources = [str(tmp_path / "table.txt"), str(tmp_path / "helping_futures.py")]
+    assert nodectl.remote(read, cpus=0.5, sources=sources).remote().result() == 42
+
+
+def test_arrays_are_on_all_workers_as_they_were_and_may_be_changed_there():
+    numpy = pytest.importorskip("numpy")
+
+    def changed(values):
+        before = values.sum()
+        values[:] = 0
+        return before, values
+
+    change = nodectl.remote(changed, cpus=0.5)
+    values = futures.scatter(numpy.ones(50_000))
+    for future in [change.remote(values) for _ in range(4)]:
+        before, after = future.result()
+        assert before == 50_000 and not after.any()
+    # Arguments that are no futures, and results of results.
+    before, after = change.remote(numpy.full(50_000, 2.0)).result()
+    assert before == 100_000 and after.shape == (50_000,)
+
+
+PROGRAM = """
+import nodectl
+
+FACTOR = 1
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+@nodectl.remote(cpus=0.5)
+def scaled(x):
+    return FACTOR * x
+
+@nodectl.remote(cpus=0.5)
+def point(x):
+    return Point(x)
+
+@nodectl.remote(cpus=0.5)
+def read(point):
+    return point.x
+
+if __name__ == "__main__":
+    for FACTOR in (1, 2, 1, 1):
+        assert scaled.remote(3).result() == 3 * FACTOR, FACTOR
+    points = [point.remote(x) for x in range(20)]
+    # Another pool: workers that have never met the class.
+    apart = nodectl.remote(read, cpus=0.25)
+    assert [future.result() for future in map(apart.remote, points)] == list(range(20))
+    assert all(type(future.result()) is Point for future in points)
+    with nodectl.Executor(max_workers=1) as executor:
+        for FACTOR in (1, 2, 1, 1):
+            assert list(executor.map(scaled._function, [3])) == [3 * FACTOR], FACTOR
+    print("as it should be")
+"""
+
+
+def test_variables_and_classes_of_a_script_are_there_as_they_are(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = subprocess.run([sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True)
+    assert done.stdout == "as it should be\n", done.stderr
 
 
 def test_who_is_told_of_a_failure_may_make_a_call():
@@ -116,7 +316,7 @@ def test_who_is_told_of_a_failure_may_make_a_call():
     failed = fail.remote("no such luck")
     after = add.remote(failed, 1)
     after.add_done_callback(lambda _: later.put(square.remote(7)))
-    with pytest.raises(nodectl.RemoteError):
+    with pytest.raises(ValueError):
         after.result()
     assert later.get(timeout=60).result() == 49
 
@@ -161,14 +361,27 @@ def lose(future):
 
 def test_a_lost_result_is_computed_again(tmp_path):
     path = str(tmp_path / "times")
-    first = count.remote(path, 4)
-    second = add.remote(first, 1)
-    assert second.result() == 5
+    first = block.remote(path, 4)
+    second = in_hexadecimal.remote(first)
+    assert second.result() == "04" * 100_000
     lose(second)
-    assert second.result() == 5
+    assert second.result() == "04" * 100_000
+    assert (tmp_path / "times").read_text() == "x"
+    # With what it is made of.
+    lose(second)
     lose(first)
-    assert first.result() == 4
+    assert second.result() == "04" * 100_000
     assert (tmp_path / "times").read_text() == "xx"
+    lose(first)
+    assert first.result() == bytes([4]) * 100_000
+
+
+def test_a_short_result_is_not_lost(tmp_path):
+    path = str(tmp_path / "times")
+    first = count.remote(path, 4)
+    assert add.remote(first, 1).result() == 5
+    assert first.result() == 4
+    assert (tmp_path / "times").read_text() == "x"
 
 
 def test_a_lost_value_that_was_scattered_is_told():
@@ -180,8 +393,15 @@ def test_a_lost_value_that_was_scattered_is_told():
 
 def test_a_result_that_is_lost_before_a_call_is_given_it_is_computed_again(tmp_path):
     path = str(tmp_path / "times")
-    first = count.remote(path, 6)
+    first = block.remote(path, 6)
     concurrent.futures.wait([first])
     lose(first)
-    assert add.remote(first, 1).result() == 7
+    assert lengths.remote(first).result() == 100_000
     assert (tmp_path / "times").read_text() == "xx"
+
+
+def test_a_value_that_was_scattered_and_is_lost_is_told_to_the_call_that_needs_it():
+    value = futures.scatter(b"something else that nothing makes again")
+    lose(value)
+    with pytest.raises(nodectl.NodeError, match="lost"):
+        lengths.remote(value).result()
