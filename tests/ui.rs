@@ -3,6 +3,8 @@
 #[path = "ui/browser.rs"]
 mod browser;
 mod common;
+#[path = "ui/cost.rs"]
+mod cost;
 #[path = "ui/many.rs"]
 mod many;
 #[path = "ui/page.rs"]
@@ -260,28 +262,27 @@ fn markup_is_text(browser: &Browser, cluster: &Cluster) {
     );
 }
 
-/// `NODECTL_UI_RESULTS` says how many results.
+/// `NODECTL_UI_RESULTS` says how many results, `NODECTL` which program.
 #[test]
 fn a_job_of_many_results_opens_at_once_and_takes_little_memory() {
-    const MOST_BYTES: u64 = 200_000_000;
     let Some(browser) = Browser::start() else {
         eprintln!("SKIPPED: no chromium, or no chromedriver");
         return;
     };
-    let wanted = std::env::var("NODECTL_UI_RESULTS").ok();
-    let count = wanted.map_or(30_000, |count| count.parse().expect("a number"));
+    let count = many::wanted(30_000);
     let (cluster, id) = many::job_of_results(count);
     let page = Page::start(&cluster, 0, &[]);
     browser.go(&page.address);
     wait_until(SOON, "the page is there", || browser.text().contains("n0"));
-    let task = format!("task/{}", count - 1);
+    let (first_task, last_task) = ("task/0".to_string(), format!("task/{}", count - 1));
     let part = "The last 10\u{202f}000 of";
     for (view, first, whole) in [
         ("stream", "Task stream", part),
         ("tasks/", "1 to ", "1 to "),
-        ("results", "The results", part),
+        ("results", "1 to 100 of", "1 to 100 of"),
         ("plot", "Any two columns", part),
-        (&task, "nodectl-result", "nodectl-result"),
+        (&first_task, "nodectl-result", "Outcome"),
+        (&last_task, "nodectl-result", "Outcome"),
     ] {
         browser.turn_to("#/jobs");
         wait_until(SOON, "the jobs", || browser.text().contains("Ended"));
@@ -290,18 +291,44 @@ fn a_job_of_many_results_opens_at_once_and_takes_little_memory() {
         wait_until(SOON, first, || browser.text().contains(first));
         let opened = begun.elapsed();
         wait_until(LATER, whole, || browser.text().contains(whole));
-        let (scripts, all) = (browser.metric("JSHeapTotalSize"), browser.page_bytes());
         eprintln!(
-            "{count} results, {view}: opens in {opened:?}, has all in {:?}; its scripts have {:.0} MB, \
-             its process {} MB; busy for {:.1} s so far",
-            begun.elapsed(),
-            scripts / 1e6,
-            all / 1_000_000,
-            browser.metric("TaskDuration")
+            "{count} results, {view}: opens in {opened:?}, has all in {:?}",
+            begun.elapsed()
         );
-        assert!(all < MOST_BYTES, "{view}: {all} B");
+        many::check_memory(&browser, view);
     }
+    many::ask_after_rest(&cluster, &browser, &id);
+    many::sort_and_save(&browser, &id, count);
     assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+/// `NODECTL_UI_RESULTS` says how many results another job has, `NODECTL` which program.
+#[test]
+fn twenty_pages_cost_the_node_what_one_costs() {
+    let (cluster, _) = many::job_of_results(many::wanted(3_000));
+    let text = "name = \"busy\"\ncommand = [\"sleep\", \"0.5\"]\n\
+        params = { i = { range = [0, 4000] } }\nresources = { cpus = 0.5 }\n";
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "busy", text));
+    wait_until(SOON, "the first task is done", || {
+        cluster.json(0, &["job", &id, "--json"])["done"].as_u64() > Some(0)
+    });
+    let nobody = cost::of_nobody(&cluster, &id);
+    let [one, twenty] = [1, 20].map(|count| cost::of_pages(&cluster, &id, count));
+    for (pages, cost) in [("one page", &one), ("twenty pages", &twenty)] {
+        eprintln!(
+            "{pages}: the node {:.1} % of a core, {:.1} % without; `nodectl ui` {:.1} %; \
+             {:.0} B a second for each",
+            cost.node * 100.0,
+            nobody * 100.0,
+            cost.server * 100.0,
+            cost.bytes_per_second
+        );
+    }
+    let [one, twenty] = [one, twenty].map(|cost| cost.node - nobody);
+    assert!(twenty <= 2.0 * one.max(0.0) + 0.03, "{one} and {twenty}");
+    if std::env::var_os("NODECTL").is_some() {
+        assert!(twenty <= 0.05, "{twenty} of a core");
+    }
 }
 
 #[test]

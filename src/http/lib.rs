@@ -1,7 +1,8 @@
 //! The local API: HTTP and JSON on a Unix socket that its owner may open, and others where its
 //! owner says so, and the client that the command line uses. It turns requests into `Query`s for
 //! the node's loop and answers into `wire::api` types; it decides nothing and keeps no state but a
-//! small cache of specifications. Every stream is pulled by its reader: nothing piles up here.
+//! small cache of specifications and of rankings. Every stream is pulled by its reader: nothing
+//! piles up here.
 //!
 //! | file | owns |
 //! |---|---|
@@ -22,7 +23,8 @@
 //! | `extend` | more parameter sets of a job |
 //! | `entries` | entries that users append to logs |
 //! | `rows` | tasks that users add to open jobs |
-//! | `results` | pages and streams of results |
+//! | `results` | pages and streams of results, and single ones |
+//! | `ranking` | results sorted by what they hold |
 //! | `specs` | the specifications of jobs lately read, for the parameters of their tasks |
 //! | `logs` | what tasks write |
 //! | `pools` | handing a client's stream to its pool |
@@ -53,6 +55,7 @@ mod metrics;
 pub mod openapi;
 mod pools;
 mod program;
+mod ranking;
 mod resolve;
 mod results;
 mod routes;

@@ -4,7 +4,7 @@
 use super::{
     audit, blobs, cluster, doctor, entries, events, extend, history, jobs, launches,
     logs::{self, StreamName},
-    membership, metrics, pools, program, results, rows, secrets,
+    membership, metrics, pools, program, ranking, results, rows, secrets,
 };
 use axum::Json;
 use nodectl_wire::api::Problem;
@@ -56,7 +56,9 @@ use utoipa::{
         rows::add,
         rows::close,
         results::page,
+        ranking::ranked,
         results::events,
+        results::of_task,
         logs::log,
         pools::open,
         blobs::put,

@@ -1,4 +1,4 @@
-//! Pages and streams of results. Both are `Query::Watch`: a page waits for news at most
+//! Pages and streams of results, and single ones. Pages and streams are `Query::Watch`: a page waits for news at most
 //! `WATCH_WAIT`, a stream asks for one page after the other as its reader takes them.
 
 use super::{
@@ -17,8 +17,8 @@ use axum::{
 };
 use futures::{Stream, StreamExt, stream};
 use nodectl_types::{
-    Answer, JobId, JobQuery, Query, TaskRecord, limits,
-    query::{Cursor, Progress},
+    Answer, JobId, JobQuery, Query, TaskIndex, TaskRecord, limits,
+    query::{Cursor, Location, Progress},
 };
 use nodectl_wire::api::{CursorView, Problem, ProgressView, Results, TaskResult};
 use serde::Deserialize;
@@ -73,31 +73,80 @@ async fn watch(
     limit: u32,
 ) -> Result<Results, ApiError> {
     let wait_ms = wait_ms.min(limits::WATCH_WAIT.as_millis() as u32);
-    match shared
-        .ask(Query::Job(
-            job,
-            JobQuery::Watch {
-                cursor,
-                wait_ms,
-                limit,
-            },
-        ))
-        .await?
-    {
+    let (cursor, progress, records) = look(shared, job, cursor, wait_ms, limit).await?;
+    Ok(Results {
+        cursor: cursor.into(),
+        progress: ProgressView::from(&progress),
+        results: task_results(shared, job, &progress, &records).await,
+    })
+}
+
+/// A page of records: the cursor behind them, and how far the job is.
+pub(super) async fn look(
+    shared: &Shared,
+    job: JobId,
+    cursor: Cursor,
+    wait_ms: u32,
+    limit: u32,
+) -> Result<(Cursor, Progress, Vec<Arc<TaskRecord>>), ApiError> {
+    let query = Query::Job(
+        job,
+        JobQuery::Watch {
+            cursor,
+            wait_ms,
+            limit,
+        },
+    );
+    match shared.ask(query).await? {
         Answer::Watch {
             cursor,
             progress,
             records,
-        } => Ok(Results {
-            cursor: cursor.into(),
-            progress: ProgressView::from(&progress),
-            results: task_results(shared, job, &progress, &records).await,
-        }),
+        } => Ok((cursor, progress, records)),
         _ => Err(ApiError::unexpected("results")),
     }
 }
 
-async fn task_results(
+/// Where a task is, or how it ended.
+pub(super) async fn located(
+    shared: &Shared,
+    job: JobId,
+    task: TaskIndex,
+) -> Result<Location, ApiError> {
+    let query = Query::Job(job, JobQuery::Locate { task, rank: 0 });
+    match shared.ask(query).await? {
+        Answer::Where(location) => Ok(location),
+        _ => Err(ApiError::unexpected("a task's place")),
+    }
+}
+
+/// How a task ended: its last attempt.
+#[utoipa::path(get, path = "/v1/jobs/{job}/tasks/{task}/result", tag = "results",
+    params(("job" = String, Path, min_length = 1), ("task" = String, Path, description = "Its number, counted from 0, or what its results are called.")),
+    responses((status = 200, body = TaskResult), (status = 404, description = "No such job or task.", body = Problem),
+    (status = 409, description = "It has not ended.", body = Problem)))]
+pub(super) async fn of_task(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Path((reference, task)): Path<(String, String)>,
+) -> Result<Json<TaskResult>, ApiError> {
+    let job = resolve::own_job(&shared, &caller, &reference, "read").await?;
+    let task = resolve::task(&shared, &caller, job, &task).await?;
+    match located(&shared, job, task).await? {
+        Location::Ended(record) => {
+            let spec = shared.spec(job).await;
+            let members = members(&shared).await.unwrap_or_default();
+            let ran = members.into_iter().find(|line| line.info.id == record.node);
+            let name = ran.map(|line| line.info.name);
+            Ok(Json(TaskResult::new(&record, spec.as_deref(), name)))
+        }
+        Location::Nowhere | Location::Running { .. } => {
+            Err(ApiError::conflict(format!("task {task} has not ended")))
+        }
+    }
+}
+
+pub(super) async fn task_results(
     shared: &Shared,
     job: JobId,
     progress: &Progress,

@@ -2,7 +2,7 @@
 
 use super::{
     audit, blobs, cluster, doctor, entries, error::ApiError, events, extend, history, jobs,
-    launches, logs, membership, metrics, openapi, pools, program, results, rows, secrets,
+    launches, logs, membership, metrics, openapi, pools, program, ranking, results, rows, secrets,
     state::Shared,
 };
 use axum::{
@@ -59,7 +59,9 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/jobs/{job}/retry", post(jobs::retry))
         .route("/v1/jobs/{job}/entries", post(entries::append))
         .route("/v1/jobs/{job}/results", get(results::page))
+        .route("/v1/jobs/{job}/results/ranked", get(ranking::ranked))
         .route("/v1/jobs/{job}/events", get(results::events))
+        .route("/v1/jobs/{job}/tasks/{task}/result", get(results::of_task))
         .route("/v1/jobs/{job}/tasks/{task}/log", get(logs::log))
         .route("/v1/pools", post(pools::open))
         .route("/v1/blobs", put(blobs::put))

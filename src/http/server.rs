@@ -3,6 +3,7 @@
 use super::{
     caller::UserAccess,
     extract::BodyRoom,
+    ranking::Rankings,
     routes,
     specs::SpecCache,
     state::{Api, KeepsOut, Shared},
@@ -129,6 +130,7 @@ pub async fn serve(
     let shared = Arc::new(Shared {
         api,
         specs: SpecCache::default(),
+        rankings: Rankings::default(),
         bodies: BodyRoom::default(),
     });
     let entrance = Entrance {

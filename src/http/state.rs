@@ -1,6 +1,6 @@
 //! What the API needs of its node, and what its handlers share.
 
-use super::{caller::UserAccess, extract::BodyRoom, specs::SpecCache};
+use super::{caller::UserAccess, extract::BodyRoom, ranking::Rankings, specs::SpecCache};
 use nodectl_ports::{
     Audit, BlobFetcher, Blobs, GpuMeter, LaunchBook, Network, NodeHandle, PoolService, Trainings,
     Vault,
@@ -52,6 +52,7 @@ pub type KeepsOut = Arc<dyn Fn(i32) -> bool + Send + Sync>;
 pub(super) struct Shared {
     pub api: Api,
     pub specs: SpecCache,
+    pub rankings: Rankings,
     pub bodies: BodyRoom,
 }
 

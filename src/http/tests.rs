@@ -5,6 +5,7 @@ mod entries;
 mod events;
 mod history;
 mod logs;
+mod ranking;
 mod task_names;
 mod users;
 

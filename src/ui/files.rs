@@ -50,6 +50,7 @@ pub const FILES: &[PageFile] = files! {
     "views/cluster.js": SCRIPT,
     "views/jobs.js": SCRIPT,
     "views/job.js": SCRIPT,
+    "views/results.js": SCRIPT,
     "views/task.js": SCRIPT,
     "views/training.js": SCRIPT,
     "views/integration.js": SCRIPT,

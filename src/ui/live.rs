@@ -15,9 +15,10 @@ use axum::{
         sse::{Event, KeepAlive, Sse},
     },
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt, stream};
 use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
 use nodectl_http::Client;
 use serde_json::{Value, json};
 use std::{
@@ -37,6 +38,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SHARE: u32 = 5;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const ANSWER_BYTES: usize = 16 << 20;
+/// A part of a log.
+const PART_BYTES: usize = 1 << 20;
 /// How many things all pages together may follow, and one page.
 const MOST_TOPICS: usize = 128;
 const MOST_TOPICS_OF_A_PAGE: usize = 40;
@@ -169,16 +172,41 @@ async fn ask(client: &Client, path: &str) -> (u16, Value) {
 
 /// The same as bytes; a problem's are JSON.
 pub async fn ask_bytes(client: &Client, path: &str) -> (StatusCode, Bytes) {
-    let asking = async {
-        let answer = client.forward(Method::GET, path, None).await;
-        let answer = answer.map_err(|error| error.to_string())?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER_BYTES)
-            .collect()
-            .await;
+    answered(async {
+        let (status, body) = asked(client, path).await?;
+        let body = Limited::new(body, ANSWER_BYTES).collect().await;
         let bytes = body.map_err(|error| error.to_string())?.to_bytes();
-        Ok::<_, String>((status, bytes))
-    };
+        Ok((status, bytes))
+    })
+    .await
+}
+
+/// The first bytes of a path's answer, `PART_BYTES` and a frame at most.
+pub async fn ask_part(client: &Client, path: &str) -> (StatusCode, Bytes) {
+    answered(async {
+        let (status, mut body) = asked(client, path).await?;
+        let mut bytes = BytesMut::new();
+        while bytes.len() < PART_BYTES
+            && let Some(frame) = body.frame().await
+        {
+            let frame = frame.map_err(|error| error.to_string())?;
+            bytes.extend_from_slice(&frame.into_data().unwrap_or_default());
+        }
+        Ok((status, bytes.freeze()))
+    })
+    .await
+}
+
+async fn asked(client: &Client, path: &str) -> Result<(StatusCode, Incoming), String> {
+    let answer = client.forward(Method::GET, path, None).await;
+    let answer = answer.map_err(|error| error.to_string())?;
+    Ok((answer.status(), answer.into_body()))
+}
+
+/// An answer, or that there was none in time.
+async fn answered(
+    asking: impl Future<Output = Result<(StatusCode, Bytes), String>>,
+) -> (StatusCode, Bytes) {
     let why = match timeout(ANSWER_TIMEOUT, asking).await {
         Ok(Ok(answer)) => return answer,
         Ok(Err(why)) => why,

@@ -38,7 +38,9 @@ pub fn readable(path: &str) -> Option<PassKind> {
             | "events" | "launches",
         ]
         | ["jobs", _]
-        | ["jobs", _, "explain"] => Some(PassKind::Json),
+        | ["jobs", _, "explain"]
+        | ["jobs", _, "results", "ranked"]
+        | ["jobs", _, "tasks", _, "result"] => Some(PassKind::Json),
         ["jobs", _, "tasks" | "results"] => Some(PassKind::JsonPage),
         ["jobs", _, "tasks", _, "log"] => Some(PassKind::Log),
         ["blobs", _] => Some(PassKind::Blob),
@@ -88,7 +90,7 @@ async fn read(shared: &Shared, kind: PassKind, uri: &Uri) -> Response {
             let (status, body) = shared.reads.read(&target(uri)).await;
             (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
         }
-        PassKind::Log => read_content(shared, uri, "text/plain; charset=utf-8").await,
+        PassKind::Log => read_log(shared, uri).await,
         PassKind::Blob => {
             let mut answer = read_content(shared, uri, "application/octet-stream").await;
             let saved = header::HeaderValue::from_static("attachment");
@@ -108,6 +110,29 @@ pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
         Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
         Err(error) => problem(StatusCode::BAD_GATEWAY, &error.to_string()),
     }
+}
+
+/// A part of what a task wrote: one for all pages that show it, and where it is long not all of it,
+/// so that who reads asks for the next part. A log that is followed is its reader's own.
+async fn read_log(shared: &Shared, uri: &Uri) -> Response {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    let mut arguments = uri.query().unwrap_or_default().split('&');
+    if arguments.any(|argument| argument == "follow=true") {
+        return read_content(shared, uri, TEXT).await;
+    }
+    let Some(_place) = shared.requests.take() else {
+        return crowded();
+    };
+    let (status, body) = shared.reads.read_part(&target(uri)).await;
+    let kind = match status.is_success() {
+        true => TEXT,
+        false => "application/json",
+    };
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY_OF_CONTENT),
+    ];
+    (status, headers, body).into_response()
 }
 
 /// What a task wrote, which no browser is to take for a page.

@@ -1,6 +1,6 @@
 //! One question to the node for all pages that ask the same at about the same time.
 
-use super::live::ask_bytes;
+use super::live::{ask_bytes, ask_part};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use nodectl_http::Client;
@@ -40,6 +40,13 @@ impl SharedReads {
         let answer = self.shared(path);
         let asked = || ask_bytes(&self.client, path);
         // Should who asked first go away, the next one asks.
+        answer.get_or_init(asked).await.clone()
+    }
+
+    /// The same of a path whose answer may be long: its first bytes.
+    pub async fn read_part(self: &Arc<Self>, path: &str) -> (StatusCode, Bytes) {
+        let answer = self.shared(path);
+        let asked = || ask_part(&self.client, path);
         answer.get_or_init(asked).await.clone()
     }
 

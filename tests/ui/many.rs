@@ -1,17 +1,104 @@
 //! A job with more results than tests have the time to compute: they are written into the journal
 //! of its node while that is down.
 
-use crate::common::{cluster::Cluster, job::write_job};
+use crate::{
+    browser::Browser,
+    common::{LATER, NEVER, SOON, cluster::Cluster, job::write_job, wait_until},
+};
 use nodectl::{
     ports::{Event, Journals, NodeHandle, StoreEvent},
     types::{Attempt, Captured, JobId, NodeId, Outcome, Record, TaskRecord},
 };
-use std::sync::Arc;
+use serde_json::json;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::sync::mpsc;
 
 /// Records that are written together.
 const BATCH: u32 = 10_000;
 const STARTED_MS: u64 = 1_767_225_600_000;
+/// Longer than jobs that nobody asks about stay in memory.
+const RESTS_AFTER: Duration = Duration::from_secs(15);
+/// What the processes that draw the page may hold, in bytes.
+const MOST_BYTES: u64 = 200_000_000;
+
+/// How many results somebody wants, or this many.
+pub fn wanted(otherwise: u32) -> u32 {
+    let wanted = std::env::var("NODECTL_UI_RESULTS").ok();
+    wanted.map_or(otherwise, |count| count.parse().expect("a number"))
+}
+
+/// The page stays small.
+pub fn check_memory(browser: &Browser, view: &str) {
+    let (scripts, all) = (browser.metric("JSHeapTotalSize"), browser.page_bytes());
+    eprintln!(
+        "{view}: its scripts have {:.0} MB, its process {} MB; busy for {:.1} s so far",
+        scripts / 1e6,
+        all / 1_000_000,
+        browser.metric("TaskDuration")
+    );
+    assert!(all < MOST_BYTES, "{view}: {all} B");
+}
+
+/// The table has the best of all results first, its pages go on where the last one ended, and the
+/// file has all.
+pub fn sort_and_save(browser: &Browser, id: &str, count: u32) {
+    browser.turn_to(&format!("#/job/{id}/results"));
+    wait_until(SOON, "the results", || {
+        browser.text().contains("1 to 100 of")
+    });
+    let first = || {
+        browser.script(
+            "return [...document.querySelectorAll('main tbody tr:first-child td')].map((cell) => cell.textContent)",
+        )
+    };
+    let begun = Instant::now();
+    assert!(browser.press("main", "y"));
+    // Most y, and of several tasks that have it the first.
+    let most = (count - 1).min(976).to_string();
+    wait_until(LATER, "the most y is first", || {
+        let cells = first();
+        cells[0] == *most && cells[3] == *most
+    });
+    wait_until(LATER, "all were read", || {
+        !browser.text().contains("read so far")
+    });
+    eprintln!("sorted in {:?}", begun.elapsed());
+    assert!(browser.press("main", "y"));
+    wait_until(LATER, "the least y is first", || first()[3] == "0");
+    wait_until(LATER, "all were read", || {
+        !browser.text().contains("read so far")
+    });
+    let turned = Instant::now();
+    assert!(browser.press("main", "Later"));
+    wait_until(SOON, "the next page", || {
+        browser.text().contains("101 to 200 of")
+    });
+    eprintln!("the next page after {:?}", turned.elapsed());
+    check_memory(browser, "sorted");
+    // What would be saved is kept instead.
+    browser.script(
+        "URL.createObjectURL = (file) => { window.file = file; return 'about:blank'; }; \
+         HTMLAnchorElement.prototype.click = () => {}",
+    );
+    let begun = Instant::now();
+    assert!(browser.press("main", "Save all as CSV"));
+    wait_until(NEVER, "all are saved", || browser.text().contains(" saved"));
+    eprintln!("saved in {:?}", begun.elapsed());
+    check_memory(browser, "saved");
+    browser.script(
+        "window.file.text().then((text) => { const lines = text.trimEnd().split('\\n'); \
+         window.read = [lines.length, lines[0], new Set(lines).size]; })",
+    );
+    let lines = u64::from(count) + 1;
+    let whole = json!([lines, "task,status,node,x,y,z,seconds", lines]);
+    wait_until(SOON, "the file is whole", || {
+        browser.script("return window.read ?? null") == whole
+    });
+    browser.turn_to("#/jobs");
+}
 
 /// A cluster of one node, and the id of a job of so many tasks that are all done.
 pub fn job_of_results(count: u32) -> (Cluster, String) {
@@ -27,6 +114,27 @@ pub fn job_of_results(count: u32) -> (Cluster, String) {
     cluster.restart(0);
     assert_eq!(cluster.wait_end(0, &id), "done");
     (cluster, id)
+}
+
+/// What is known of a job that nobody asks about is on disk alone; whoever asks then is answered,
+/// the page and commands beside it.
+pub fn ask_after_rest(cluster: &Cluster, browser: &Browser, id: &str) {
+    browser.turn_to("#/cluster");
+    let left = Instant::now();
+    wait_until(SOON, "the job rests", || left.elapsed() > RESTS_AFTER);
+    let begun = Instant::now();
+    browser.turn_to(&format!("#/job/{id}/results"));
+    let job = cluster.json(0, &["job", id, "--json"]);
+    assert_eq!(job["phase"], "done");
+    let told = begun.elapsed();
+    wait_until(SOON, "the results", || {
+        browser.text().contains("1 to 100 of")
+    });
+    eprintln!(
+        "after a rest: `nodectl job` after {told:?}, results on the page after {:?}",
+        begun.elapsed()
+    );
+    browser.turn_to("#/jobs");
 }
 
 fn write_results(cluster: &Cluster, job: JobId, count: u32) {

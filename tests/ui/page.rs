@@ -78,6 +78,10 @@ impl Page {
         page
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     fn host(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }

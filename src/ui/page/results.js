@@ -1,10 +1,12 @@
-// The results of a job as they come: the last 10,000 of them. Jobs have up to millions; what is
-// shown of them is said to be a part.
+// The results of a job: the last 10,000 of them as they come, for pictures, which say that they show
+// a part; pages of all of them, as they ended or as the node sorts them; and all, for a file.
 
 import { read, watch } from "./live.js";
 
 export const MOST_RESULTS = 10000;
 const PAGE = 512;
+/** A position that no result has. */
+const BEHIND_ALL = 2 ** 32 - 1;
 /** While more pages follow at once, views are drawn anew this often, in milliseconds: that costs more than reading a page. */
 const DRAWN_EVERY = 2000;
 /** Characters of the last line of a failure. */
@@ -15,19 +17,16 @@ export function follow(job, tell) {
   const stop = new AbortController();
   const found = new Map();
   const feed = { results: [], progress: null, skipped: 0, complete: false };
-  const base = `/v1/jobs/${encodeURIComponent(job)}/results`;
+  const base = pathOf(job);
   let cursor = null;
   let again = false;
   let busy = false;
   let before = -1;
 
   async function begin() {
-    const first = await read(`${base}?claim=0&position=0&limit=1`, stop.signal);
-    const { done, failed, stopped } = first.progress;
-    const all = done + failed + stopped;
-    feed.progress = first.progress;
-    feed.skipped = Math.max(0, all - MOST_RESULTS);
-    cursor = feed.skipped ? { claim: first.cursor.claim, position: feed.skipped } : { claim: 0, position: 0 };
+    const end = await last(base, stop.signal);
+    feed.skipped = Math.max(0, end.position - MOST_RESULTS);
+    cursor = { claim: end.claim, position: feed.skipped };
   }
 
   async function pull() {
@@ -69,6 +68,49 @@ export function follow(job, tell) {
   return () => { stop.abort(); unwatch(); };
 }
 
+const pathOf = (job) => `/v1/jobs/${encodeURIComponent(job)}/results`;
+
+/** The cursor behind the last result. */
+async function last(base, signal) {
+  const { cursor: { claim } } = await read(`${base}?limit=1`, signal);
+  return (await read(`${base}?claim=${claim}&position=${BEHIND_ALL}&limit=1`, signal)).cursor;
+}
+
+/** A page of results as they ended, the last first: { results, total }. */
+export async function latest(job, offset, limit, signal) {
+  const base = pathOf(job);
+  const { claim, position: total } = await last(base, signal);
+  const behind = Math.max(0, total - offset);
+  const from = Math.max(0, behind - limit);
+  const results = behind ? (await read(`${base}?claim=${claim}&position=${from}&limit=${Math.max(1, behind - from)}`, signal)).results : [];
+  return { results: results.reverse(), total };
+}
+
+/**
+ * A page of results that the node has sorted: { results, total }. Of many results it takes a while
+ * until all are read: `tell(answer)` has what there is meanwhile.
+ */
+export async function ranked(job, { by, down, status = "", offset = 0, limit }, signal, tell = () => {}) {
+  for (;;) {
+    const answer = await read(`${pathOf(job)}/ranked?by=${encodeURIComponent(by)}&descending=${Boolean(down)}${status ? `&status=${status}` : ""}&offset=${offset}&limit=${limit}`, signal);
+    if (answer.complete) return answer;
+    tell(answer);
+  }
+}
+
+/** All results in the order in which they ended, page by page: `take(results, of)`. */
+export async function everything(job, signal, take) {
+  const base = pathOf(job);
+  let cursor = { claim: 0, position: 0 };
+  for (;;) {
+    const page = await read(`${base}?claim=${cursor.claim}&position=${cursor.position}&limit=${PAGE}`, signal);
+    if (cursor.claim && page.cursor.claim !== cursor.claim) throw new Error("another node has taken the job over meanwhile: try again");
+    cursor = page.cursor;
+    if (!page.results.length) return;
+    await take(page.results, page.progress.done + page.progress.failed + page.progress.stopped);
+  }
+}
+
 /** Without the streams, which the view of a task reads, but for the last line of a failure. */
 function slim({ stdout, stderr, ...rest }) {
   if (rest.status !== "failed" || rest.failure?.traceback) return rest;
@@ -76,7 +118,7 @@ function slim({ stdout, stderr, ...rest }) {
   return said ? { ...rest, said: said.slice(0, MOST_SAID) } : rest;
 }
 
-/** The columns of results: parameters, then what tasks gave, as { name, of(result) }. */
+/** The columns of results: parameters, then what tasks gave, as { name, by, of(result) }; by is what the node calls it. */
 export function columns(results) {
   const [params, values] = [new Set(), new Set()];
   let plain = false;
@@ -85,10 +127,10 @@ export function columns(results) {
     if (value && typeof value === "object" && !Array.isArray(value)) Object.keys(value).forEach((name) => values.add(name));
     else if (value !== undefined) plain = true;
   }
-  const all = [...params].map((name) => ({ name, kind: "param", of: (result) => result.params[name] }));
-  if (plain) all.push({ name: "value", kind: "value", of: (result) => (result.value && typeof result.value === "object" && !Array.isArray(result.value) ? undefined : result.value) });
-  all.push(...[...values].map((name) => ({ name: params.has(name) ? `${name} (result)` : name, kind: "value", of: (result) => result.value?.[name] })));
-  all.push({ name: "seconds", kind: "time", of: (result) => result.seconds });
+  const all = [...params].map((name) => ({ name, by: `params.${name}`, kind: "param", of: (result) => result.params[name] }));
+  if (plain) all.push({ name: "value", by: "value", kind: "value", of: (result) => (result.value && typeof result.value === "object" && !Array.isArray(result.value) ? undefined : result.value) });
+  all.push(...[...values].map((name) => ({ name: params.has(name) ? `${name} (result)` : name, by: `value.${name}`, kind: "value", of: (result) => result.value?.[name] })));
+  all.push({ name: "seconds", by: "seconds", kind: "time", of: (result) => result.seconds });
   return all;
 }
 
@@ -115,15 +157,12 @@ export function rungs(results) {
   return [...given].map(([step, tasks]) => ({ step, tasks })).sort((a, b) => a.step - b.step);
 }
 
-/** The results as a CSV file. A cell that a spreadsheet would take for a formula begins with '. */
-export function csv(results) {
-  const shown = columns(results);
+/** A line of a CSV file. A cell that a spreadsheet would take for a formula begins with '. */
+export function csvLine(cells) {
   const quoted = (value) => {
     let text = value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
     if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  const lines = [["task", "status", "node", ...shown.map((column) => column.name)]];
-  for (const result of results) lines.push([result.task, result.status, result.node_name ?? result.node, ...shown.map((column) => column.of(result))]);
-  return lines.map((line) => line.map(quoted).join(",")).join("\n") + "\n";
+  return `${cells.map(quoted).join(",")}\n`;
 }

@@ -5,9 +5,10 @@ import { h } from "./dom.js";
 
 /**
  * columns: { key, title, value(row) for sorting, show(row) for reading, number, wide }.
+ * Where rows come sorted, `turned(key, down)` is told of a head that was pressed instead.
  * Gives { element, update(rows) }.
  */
-export function table({ caption, columns, id, open, sort, down = false, empty = "Nothing here." }) {
+export function table({ caption, columns, id, open, sort, down = false, turned = null, empty = "Nothing here." }) {
   let rows = [];
   let by = columns.find((column) => column.key === sort);
   const body = h("tbody");
@@ -24,6 +25,7 @@ export function table({ caption, columns, id, open, sort, down = false, empty = 
     down = by === column ? !down : Boolean(column.number);
     by = column;
     draw();
+    turned?.(column.key, down);
   }
 
   function line(row) {
@@ -44,7 +46,7 @@ export function table({ caption, columns, id, open, sort, down = false, empty = 
       if (columns[at] === by) head.setAttribute("aria-sort", down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
-    const sorted = by ? [...rows].sort((a, b) => order(by.value(a), by.value(b)) * (down ? -1 : 1)) : rows;
+    const sorted = by && !turned ? [...rows].sort((a, b) => order(by.value(a), by.value(b)) * (down ? -1 : 1)) : rows;
     const lines = sorted.map(line);
     const present = new Set(rows.map(id));
     for (const key of kept.keys()) if (!present.has(key)) kept.delete(key);

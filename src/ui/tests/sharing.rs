@@ -185,3 +185,30 @@ async fn of_a_long_list_only_what_changed_is_told() {
         "who comes late is told all"
     );
 }
+
+#[tokio::test]
+async fn pages_that_show_the_same_log_are_answered_together_and_in_parts() {
+    let stage = Stage::of(false).await;
+    let path = "/v1/jobs/ab/tasks/0/log?stream=stdout&offset=0&follow=false";
+    stage.say(path, json!("x".repeat(8 << 20)));
+    let cookie = stage.cookie().await;
+    let ours = [("cookie", cookie.as_str())];
+    let pages = (0..20).map(|_| stage.get(path, &ours));
+    for page in futures::future::join_all(pages).await {
+        assert_eq!(page.status, StatusCode::OK);
+        assert!(
+            page.headers["content-security-policy"]
+                .to_str()
+                .expect("text")
+                .contains("sandbox")
+        );
+        let length = page.body.len();
+        assert!((1 << 20..4 << 20).contains(&length), "{length}");
+    }
+    // A busy machine may take longer than an answer stays fresh.
+    assert!(stage.asked(path) < 10, "{}", stage.asked(path));
+    let missing = stage
+        .get("/v1/jobs/ab/tasks/1/log?follow=false", &ours)
+        .await;
+    assert_eq!(missing.status, StatusCode::NOT_FOUND);
+}

@@ -5,15 +5,16 @@ import { chart, parallel } from "../charts.js";
 import { card, choice, figures, h, segments, tag, track } from "../dom.js";
 import { cell, count, counted, moment, number, percent, span } from "../format.js";
 import { read, watch } from "../live.js";
-import { MOST_RESULTS, columns, csv, failures, follow, rungs } from "../results.js";
+import { MOST_RESULTS, columns, failures, follow, ranked, rungs } from "../results.js";
 import { taskStream } from "../stream.js";
 import { table } from "../table.js";
 import { integration } from "./integration.js";
 import { bar, isEnded } from "./jobs.js";
+import { results } from "./results.js";
 import { training } from "./training.js";
 import { jobWhy } from "./why.js";
 
-const TABS = { stream: ["Where and when", streamTab], tasks: ["Tasks", tasksTab], results: ["Results", resultsTab], plot: ["Plots", plotTab], training: ["Training", training], integration: ["Patterns", integration], why: ["Why", jobWhy] };
+const TABS = { stream: ["Where and when", streamTab], tasks: ["Tasks", tasksTab], results: ["Results", results], plot: ["Plots", plotTab], training: ["Training", training], integration: ["Patterns", integration], why: ["Why", jobWhy] };
 /** Tabs of jobs whose worker is this. */
 const OF_WORKERS = { training: "nodectl's train-worker", integration: "nodectl's integrate-worker" };
 const PAGE = 50;
@@ -185,49 +186,10 @@ function note(feed) {
   return feed.skipped ? `The last ${count(feed.results.length)} of ${counted(feed.skipped + feed.results.length, "result")}.` : `${counted(feed.results.length, "result")}.`;
 }
 
-/** Rows of the table of results: a browser takes a second to lay out some thousand. */
-const MOST_ROWS = 300;
-
-function resultsTab(place, job) {
-  let feed = null;
-  let shape = "";
-  let list = null;
-  const words = h("span", { class: "quiet", role: "status" }, "Reading…");
-  const save = h("button", { type: "button", onclick: download }, "Save as CSV");
-  const body = h("div");
-  place.replaceChildren(h("section", { class: "card" }, h("div", { class: "controls" }, save, words), body));
-
-  function download() {
-    const link = h("a", { href: URL.createObjectURL(new Blob([csv(feed?.results ?? [])], { type: "text/csv" })), download: `${job.name.replace(/[^\w.-]+/g, "_")}-${job.id}.csv` });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  }
-  return follow(job.id, (next) => {
-    feed = next;
-    const shown = columns(feed.results).slice(0, 40);
-    const now = shown.map((column) => column.name).join("\n");
-    if (!list || now !== shape) {
-      shape = now;
-      list = table({
-        caption: "The results", id: (result) => result.task, sort: "task", open: (result) => `#/job/${job.id}/task/${result.task}`, empty: "No results yet.",
-        columns: [
-          { key: "task", title: "Task", number: true, value: (result) => result.task, show: (result) => h("a", { class: "main", href: `#/job/${job.id}/task/${result.task}` }, result.name ?? String(result.task)) },
-          { key: "status", title: "State", value: (result) => result.status, show: (result) => tag(result.status) },
-          ...shown.map((column) => ({ key: column.name, title: column.name, value: column.of, number: feed.results.some((result) => typeof column.of(result) === "number"), show: (result) => cell(column.of(result)) })),
-          { key: "node", title: "Node", value: (result) => result.node_name, show: (result) => result.node_name ?? "" },
-        ],
-      });
-      body.replaceChildren(list.element);
-    }
-    const rows = feed.results.slice(-MOST_ROWS);
-    words.textContent = note(feed) + (feed.results.length > rows.length ? ` The table shows the last ${count(rows.length)}; the file has ${feed.skipped ? "those read" : "all"}.` : "");
-    list.update(rows);
-  });
-}
-
 function plotTab(place, job) {
   let [feed, x, y] = [null, null, null];
-  let drawing = null;
+  let [top, looking, drawing] = [null, false, null];
+  const gone = new AbortController();
   const controls = h("div", { class: "controls" });
   const body = h("div");
   const lines = h("div");
@@ -261,9 +223,9 @@ function plotTab(place, job) {
     const rows = feed.results.filter((result) => typeof last?.of(result) === "number" && axes.every((axis) => axis.of(result) !== undefined));
     if (axes.length < 3 || rows.length < 2) { lines.replaceChildren(); return; }
     const goal = sweep?.goal === "max" ? -1 : 1;
-    const ranked = [...rows].sort((a, b) => goal * (last.of(a) - last.of(b)));
-    const place = new Map(ranked.map((result, at) => [result.task, at / Math.max(rows.length - 1, 1)]));
-    const best = ranked.find((result) => result.status === "done");
+    const inOrder = [...rows].sort((a, b) => goal * (last.of(a) - last.of(b)));
+    const place = new Map(inOrder.map((result, at) => [result.task, at / Math.max(rows.length - 1, 1)]));
+    const best = top ?? inOrder.find((result) => result.status === "done");
     lines.replaceChildren(card("Parallel coordinates",
       parallel(axes.map((axis) => ({ name: axis.name, values: rows.map(axis.of) })), rows.map((result) => result.status === "stopped"), rows.map((result) => place.get(result.task))),
       h("p", { class: "tip" }, `${goal < 0 ? "High" : "Low"} ${last.name} is drawn in orange, the rest in blue`, rows.some((result) => result.status === "stopped") ? ", tasks that were given up in grey" : "", best ? [". Best: ", h("a", { href: `#/job/${job.id}/task/${best.task}` }, `task ${best.task}`), `, ${last.name} = ${number(last.of(best))}`, axes.slice(0, -1).map((axis) => `, ${axis.name} = ${cell(axis.of(best))}`).join(""), "."] : ".")));
@@ -280,6 +242,17 @@ function plotTab(place, job) {
     rungsOf.hidden = !lines.length;
     rungsOf.replaceChildren(h("header", {}, h("h2", {}, "Rungs")), h("ul", { class: "sentences" }, lines));
   }
-  const stop = follow(job.id, (next) => { feed = next; if (feed.complete) { draw(); drawRungs(); } });
-  return () => { stop(); drawing?.end(); };
+  /** Of more results than are drawn the node knows which is the best. */
+  async function findBest() {
+    if (!sweep || !feed.skipped || looking) return;
+    looking = true;
+    const wanted = { by: `value.${sweep.metric}`, down: sweep.goal === "max", status: "done", limit: 1 };
+    const found = await ranked(job.id, wanted, gone.signal).catch(() => null);
+    looking = false;
+    if (!found?.results.length || gone.signal.aborted) return;
+    [top] = found.results;
+    drawParallel();
+  }
+  const stop = follow(job.id, (next) => { feed = next; if (feed.complete) { draw(); drawRungs(); findBest(); } });
+  return () => { stop(); gone.abort(); drawing?.end(); };
 }

@@ -2,10 +2,11 @@
 
 import { h, tag } from "../dom.js";
 import { bytes, cell, moment, span } from "../format.js";
-import { watch } from "../live.js";
-import { follow } from "../results.js";
+import { read, watch } from "../live.js";
 
 const LOOK_MS = 1000;
+/** Of a log that is longer than this the server gives a part, and more at once. */
+const PART = 1024 * 1024;
 const MOST_TEXT = 256 * 1024;
 
 export default {
@@ -24,6 +25,16 @@ export default {
         h("p", { class: "sub" }, "of ", h("a", { href: `#/job/${job}` }, name), row?.running_ms !== undefined ? `, runs for ${span(row.running_ms / 1000)}` : "", row?.failures ? `, ${row.failures} failed ${row.failures === 1 ? "attempt" : "attempts"}` : "", " · ", h("a", { href: `#/why/${job}/${task}` }, "Why is it where it is?")));
     };
     drawHead();
+    const gone = new AbortController();
+    async function readOutcome() {
+      try {
+        outcome.replaceChildren(...facts(await read(`/v1/jobs/${encodeURIComponent(job)}/tasks/${task}/result`, gone.signal)));
+        outcome.hidden = false;
+      } catch {
+        // The coordinator may just have died, or the task runs again.
+        if (!gone.signal.aborted) setTimeout(() => { if (isOver && !gone.signal.aborted) readOutcome(); }, 1500);
+      }
+    }
     const stops = [
       watch(`/v1/jobs/${encodeURIComponent(job)}`, (body, status) => { if (status === 200) { name = body.name; drawHead(); } }),
       watch(`/v1/jobs/${encodeURIComponent(job)}/tasks?offset=${task}&limit=1`, (body, status) => {
@@ -31,16 +42,13 @@ export default {
         [row] = body.tasks;
         isOver = ["done", "failed", "cancelled"].includes(row?.state);
         drawHead();
-      }),
-      follow(job, (feed) => {
-        const result = feed.results.find((one) => one.task === task);
-        outcome.hidden = !result;
-        if (result) outcome.replaceChildren(...facts(result));
+        if (isOver) readOutcome();
+        else outcome.hidden = true;
       }),
       log(logs, "Output (stdout)", job, task, "stdout", () => isOver),
       log(logs, "Errors (stderr)", job, task, "stderr", () => isOver),
     ];
-    return () => stops.forEach((stop) => stop());
+    return () => { gone.abort(); stops.forEach((stop) => stop()); };
   },
 };
 
@@ -71,20 +79,22 @@ function log(place, title, job, task, stream, isOver) {
   async function look() {
     // Once more after the end: its last words.
     const last = isOver();
+    let isPart = false;
     try {
       const answer = await fetch(`/v1/jobs/${encodeURIComponent(job)}/tasks/${task}/log?stream=${stream}&offset=${offset}&follow=false`, { signal: stop.signal });
       if (answer.ok) {
         const part = await answer.arrayBuffer();
         offset += part.byteLength;
+        isPart = part.byteLength >= PART;
         if (part.byteLength) add(decoder.decode(part, { stream: true }));
         note.textContent = offset ? bytes(offset) : "nothing so far";
-        wasOver = last;
+        wasOver = last && !isPart;
       }
     } catch (error) {
       if (error.name === "AbortError") return;
     }
     ended = wasOver;
-    if (!ended) timer = setTimeout(look, LOOK_MS);
+    if (!ended) timer = setTimeout(look, isPart ? 0 : LOOK_MS);
     else if (!offset) note.textContent = "nothing";
   }
   function add(more) {
