@@ -179,7 +179,7 @@ fn it_goes_on_when_the_coordinator_is_killed() {
 }
 
 /// Every view on three nodes with a job, a sweep, a training and an integration, in Chromium. What is written to
-/// `NODECTL_UI_PICTURES`, if that is set, are the pictures of the book.
+/// `NODECTL_UI_PICTURES`, if that is set, are the pictures of the book, and those on a narrow page.
 #[test]
 fn every_view_draws_in_a_browser_and_asks_nobody_else() {
     let Some(browser) = Browser::start() else {
@@ -236,7 +236,7 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
                 browser.width() <= width
             });
         }
-        page::keep_pictures(&browser, name);
+        page::keep_pictures(&browser, name, heading_of(name));
     }
     markup_is_text(&browser, &cluster);
     assert_eq!(browser.errors(), Vec::<String>::new());
@@ -247,6 +247,16 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
     let paint = browser
         .script("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
     eprintln!("first paint after {paint} ms");
+}
+
+/// The heading of what a picture is taken of, where that is not at the top of the page.
+fn heading_of(view: &str) -> &'static str {
+    match view {
+        "failures" => "Failures by reason",
+        "sweep" => "Parallel coordinates",
+        "rungs" => "Rungs",
+        _ => "",
+    }
 }
 
 /// What a task prints is shown as it is.

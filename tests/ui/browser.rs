@@ -159,6 +159,18 @@ impl Browser {
         );
     }
 
+    /// Scrolls to the card of a heading, as little as shows it; to the top if there is none.
+    pub fn show(&self, heading: &str) {
+        self.ask(
+            "/execute/sync",
+            &json!({ "script": "scrollTo(0, 0); \
+                [...document.querySelectorAll('main h2')] \
+                    .find((one) => one.textContent.includes(arguments[0])) \
+                    ?.closest('.card')?.scrollIntoView({ block: 'nearest' })",
+                "args": [heading] }),
+        );
+    }
+
     /// As PNG.
     pub fn picture(&self) -> Vec<u8> {
         let taken = self.devtools("Page.captureScreenshot", &json!({ "format": "png" }));

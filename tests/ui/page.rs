@@ -236,15 +236,22 @@ pub fn submit_all(cluster: &Cluster) -> [String; 5] {
     })
 }
 
-/// Dark and light, where somebody wants them.
-pub fn keep_pictures(browser: &Browser, name: &str) {
+/// Dark and light, and on a telephone, where somebody wants them. The card of this heading is seen
+/// whole, if there is one.
+pub fn keep_pictures(browser: &Browser, name: &str, heading: &str) {
     let Some(directory) = std::env::var_os("NODECTL_UI_PICTURES") else {
         return;
     };
-    browser.resize(1280, 800);
-    for theme in ["light", "dark"] {
-        browser.theme(theme);
-        let path = Path::new(&directory).join(format!("{name}-{theme}.png"));
+    let keep = |kind: &str| {
+        browser.show(heading);
+        let path = Path::new(&directory).join(format!("{name}-{kind}.png"));
         fs::write(path, browser.picture()).expect("writable");
+    };
+    browser.resize(1280, 800);
+    for theme in ["dark", "light"] {
+        browser.theme(theme);
+        keep(theme);
     }
+    browser.resize(390, 800);
+    keep("narrow");
 }

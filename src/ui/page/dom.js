@@ -33,6 +33,15 @@ export function figures(all) {
     h("div", {}, h("dt", {}, name), h("dd", { class: kind || null }, value, small ? h("small", {}, ` ${small}`) : null))));
 }
 
+/** A picture that is scrolled where it does not fit. */
+export const wide = (picture) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": picture.getAttribute("aria-label") }, picture);
+
+/** Scrolls a row of links so that the current one is seen. */
+export function showCurrent(row) {
+  const link = row.querySelector("[aria-current]");
+  if (link) row.scrollLeft = link.offsetLeft - row.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
+}
+
 /** Parts of a whole as a bar: [[class, part], ...]. */
 export function track(parts, whole, label) {
   const of = Math.max(whole, 1e-9);

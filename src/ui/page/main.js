@@ -1,6 +1,6 @@
 // The page's frame: which view is shown, and whether the connection holds.
 
-import { h } from "./dom.js";
+import { h, showCurrent } from "./dom.js";
 import { onState, watch } from "./live.js";
 import cluster from "./views/cluster.js";
 import events from "./views/events.js";
@@ -14,7 +14,8 @@ import why from "./views/why.js";
 const VIEWS = [["cluster", "Cluster", cluster], ["jobs", "Jobs", jobs], ["pools", "Pools", pools], ["launches", "Launches", launches], ["why", "Why", why], ["events", "Events", events]];
 const main = document.getElementById("main");
 const links = VIEWS.map(([name, title]) => h("a", { href: `#/${name}` }, title));
-document.getElementById("nav").append(...links);
+const nav = document.getElementById("nav");
+nav.append(...links);
 
 let leave = () => {};
 let shown = null;
@@ -31,6 +32,7 @@ function show() {
   if (!view) [view, name] = [cluster, "cluster"];
   leave();
   links.forEach((link, at) => { if (VIEWS[at][0] === name) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current"); });
+  showCurrent(nav);
   main.replaceChildren();
   document.title = `${view.title(rest)} · nodectl`;
   leave = view.show(main, rest) ?? (() => {});
@@ -53,5 +55,6 @@ watch("/v1/node", (body, status) => {
   tellLink();
 });
 
+addEventListener("resize", () => document.querySelectorAll("nav, .tabs").forEach(showCurrent));
 addEventListener("hashchange", show);
 show();

@@ -2,7 +2,7 @@
 
 import { action } from "../actions.js";
 import { chart, parallel } from "../charts.js";
-import { card, choice, figures, h, segments, tag, track } from "../dom.js";
+import { card, choice, figures, h, segments, showCurrent, tag, track, wide } from "../dom.js";
 import { cell, count, counted, moment, number, percent, span } from "../format.js";
 import { read, watch } from "../live.js";
 import { MOST_RESULTS, columns, failures, follow, ranked, rungs } from "../results.js";
@@ -73,6 +73,7 @@ export default {
       const special = known.find((name) => name in OF_WORKERS);
       const name = known.includes(wanted) ? wanted : special ?? "stream";
       tabs.replaceChildren(...known.map((one) => h("a", { href: `#/job/${encodeURIComponent(id)}/${one}`, "aria-current": one === name ? "page" : null }, TABS[one][0])));
+      showCurrent(tabs);
       leave = TABS[name][1](body, job) ?? (() => {});
     }
 
@@ -227,7 +228,7 @@ function plotTab(place, job) {
     const place = new Map(inOrder.map((result, at) => [result.task, at / Math.max(rows.length - 1, 1)]));
     const best = top ?? inOrder.find((result) => result.status === "done");
     lines.replaceChildren(card("Parallel coordinates",
-      parallel(axes.map((axis) => ({ name: axis.name, values: rows.map(axis.of) })), rows.map((result) => result.status === "stopped"), rows.map((result) => place.get(result.task))),
+      wide(parallel(axes.map((axis) => ({ name: axis.name, values: rows.map(axis.of) })), rows.map((result) => result.status === "stopped"), rows.map((result) => place.get(result.task)))),
       h("p", { class: "tip" }, `${goal < 0 ? "High" : "Low"} ${last.name} is drawn in orange, the rest in blue`, rows.some((result) => result.status === "stopped") ? ", tasks that were given up in grey" : "", best ? [". Best: ", h("a", { href: `#/job/${job.id}/task/${best.task}` }, `task ${best.task}`), `, ${last.name} = ${number(last.of(best))}`, axes.slice(0, -1).map((axis) => `, ${axis.name} = ${cell(axis.of(best))}`).join(""), "."] : ".")));
   }
   function drawRungs() {

@@ -1,6 +1,6 @@
 // Why something is where it is: the node's own sentences, and which condition keeps which node out.
 
-import { card, choice, h, s, tag } from "../dom.js";
+import { card, choice, h, s, tag, wide } from "../dom.js";
 import { watch } from "../live.js";
 import { counted } from "../format.js";
 import { isEnded } from "./jobs.js";
@@ -39,7 +39,7 @@ function explain(place, job, task) {
     const sentences = body.lines.map((line, at) => h("li", { class: at === 0 ? "lead" : { yes: "yes", no: "no", away: "no" }[about[at]?.kind] ?? null }, at === 0 ? capital(line) : line));
     place.replaceChildren(...[
       card("In words", h("ul", { class: "sentences" }, sentences)),
-      nodes.length ? card("Which condition keeps which node out", picture(nodes), h("p", { class: "quiet small" }, `${nodes.filter((one) => one.kind === "yes").length} of ${counted(nodes.length, "node")} can run it.`)) : null,
+      nodes.length ? card("Which condition keeps which node out", wide(picture(nodes)), h("p", { class: "quiet small" }, `${nodes.filter((one) => one.kind === "yes").length} of ${counted(nodes.length, "node")} can run it.`)) : null,
     ].filter(Boolean));
   });
 }
