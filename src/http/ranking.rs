@@ -63,7 +63,8 @@ pub(super) struct RankedResults {
 #[serde(deny_unknown_fields)]
 pub(super) struct RankArgs {
     /// What to sort by: `ended` (the order in which tasks ended), `task`, `status`, `seconds`,
-    /// `cpu_seconds`, `max_rss_bytes`, `started_ms`, `value`, `params.NAME` or `value.NAME`. Numbers come before texts, and results without it last.
+    /// `cpu_seconds`, `max_rss_bytes`, `started_ms`, `value`, `params.NAME` or `value.NAME`.
+    /// Numbers come before texts, and results without it last.
     by: String,
     /// The largest first.
     #[serde(default)]
@@ -165,8 +166,8 @@ fn column(name: &str) -> Result<Column, ApiError> {
             Some(("params", key)) => Column::ParamOf(key.into()),
             _ => {
                 let error = format!("results cannot be sorted by `{other}`");
-                let hint = "by ended, task, status, seconds, cpu_seconds, max_rss_bytes, \
-                            started_ms, value, params.NAME or value.NAME";
+                let hint = "`by` can be ended, task, status, seconds, cpu_seconds, \
+                            max_rss_bytes, started_ms, value, params.NAME or value.NAME";
                 return Err(ApiError::bad_request(error).hint(hint));
             }
         },

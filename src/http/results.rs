@@ -1,5 +1,6 @@
-//! Pages and streams of results, and single ones. Pages and streams are `Query::Watch`: a page waits for news at most
-//! `WATCH_WAIT`, a stream asks for one page after the other as its reader takes them.
+//! Pages and streams of results, and single ones. Pages and streams are `Query::Watch`: a page
+//! waits for news at most `WATCH_WAIT`, a stream asks for one page after the other as its reader
+//! takes them.
 
 use super::{
     caller::Caller,
