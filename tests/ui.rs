@@ -188,6 +188,11 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
     };
     let cluster = page::busy_cluster();
     let ids = page::submit_all(&cluster);
+    let pool = page::PoolProgram::start(&cluster);
+    let pools = match pool {
+        Some(_) => "doubler",
+        None => "No pool is open",
+    };
     let page = Page::start(&cluster, 0, &[]);
     browser.go(&page.address);
     let [fit, sweep, train, waits, patterns] = ids;
@@ -212,7 +217,7 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
         ),
         ("why", format!("#/why/{waits}"), "of 3 nodes can run it"),
         ("doctor", "#/why".to_string(), "as its doctor sees it"),
-        ("pools", "#/pools".to_string(), "No pool is open"),
+        ("pools", "#/pools".to_string(), pools),
         (
             "integration",
             format!("#/job/{patterns}/integration"),
@@ -309,6 +314,10 @@ fn a_job_of_many_results_opens_at_once_and_takes_little_memory() {
     }
     many::ask_after_rest(&cluster, &browser, &id);
     many::sort_and_save(&browser, &id, count);
+    eprintln!(
+        "the node has {} MB",
+        cost::resident_bytes(cluster.pid(0)) / 1_000_000
+    );
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 

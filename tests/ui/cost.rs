@@ -94,6 +94,16 @@ fn encoded(path: &str) -> String {
         .replace('&', "%26")
 }
 
+/// What a process holds in memory, in bytes.
+pub fn resident_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    kib.and_then(|kib| kib.parse::<u64>().ok())
+        .expect("a number")
+        * 1024
+}
+
 /// Processor time of a process so far, its threads' too.
 fn cpu_seconds(pid: u32) -> f64 {
     const TICKS_A_SECOND: f64 = 100.0;

@@ -2,7 +2,7 @@
 
 use crate::{
     browser::Browser,
-    common::{SOON, cluster::Cluster, job::write_job},
+    common::{SOON, cluster::Cluster, job::write_job, program, python::python_path},
 };
 use serde_json::Value;
 use std::{
@@ -10,7 +10,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::Path,
-    process::{Child, ChildStdout, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
 };
 
 /// A page that is served until this is dropped.
@@ -234,6 +234,51 @@ pub fn submit_all(cluster: &Cluster) -> [String; 5] {
         let text = format!("name = \"{name}\"\n{text}");
         cluster.submit(0, &write_job(dir, name, &text))
     })
+}
+
+const POOL: &str = "
+import sys, nodectl
+class Doubler:
+    def run(self, number):
+        return 2 * number
+with nodectl.Pool(Doubler, name='doubler', cpus=0.5, max_workers=2) as pool:
+    assert pool.submit(1).result() == 2
+    print('open', flush=True)
+    sys.stdin.read()
+";
+
+/// A Python program that has a pool open, until this is dropped.
+pub struct PoolProgram(Child);
+
+impl PoolProgram {
+    /// None where there is no Python that can.
+    pub fn start(cluster: &Cluster) -> Option<Self> {
+        let mut command = Command::new("python3");
+        command
+            .args(["-c", POOL])
+            .env("PYTHONPATH", python_path()?)
+            .env("NODECTL", program())
+            .env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0))
+            .current_dir(cluster.dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let stdout = child.stdout.take().expect("a pipe");
+        let this = Self(child);
+        let mut said = String::new();
+        BufReader::new(stdout)
+            .read_line(&mut said)
+            .expect("a line, or an end");
+        assert_eq!(said, "open\n");
+        Some(this)
+    }
+}
+
+impl Drop for PoolProgram {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Dark and light, and on a telephone, where somebody wants them. The card of this heading is seen
