@@ -1,6 +1,7 @@
 //! Chromium without a window, driven over WebDriver: a handful of calls in plain HTTP.
 
 use crate::common::{SOON, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -190,10 +191,8 @@ impl Browser {
 
     /// What the processes that draw pages hold for themselves, in all.
     pub fn page_bytes(&self) -> u64 {
-        let mut below = vec![self.driver.id()];
         let mut total = 0;
-        while let Some(pid) = below.pop() {
-            below.extend(children(pid));
+        for pid in below(self.driver.id()) {
             if of_process(pid, "cmdline").contains("--type=renderer") {
                 let memory = of_process(pid, "smaps_rollup");
                 let private = memory.lines().filter(|line| line.starts_with("Private_"));
@@ -219,16 +218,36 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        if !std::thread::panicking() && !self.session.is_empty() {
+        let mut left = Vec::new();
+        if std::thread::panicking() {
+            left = below(self.driver.id());
+        } else if !self.session.is_empty() {
             self.call("DELETE", &self.session, &json!({}));
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
+        // A browser does not end with its driver.
+        for pid in left {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
     }
 }
 
 fn of_process(pid: u32, file: &str) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
+}
+
+/// All processes below one.
+fn below(pid: u32) -> Vec<u32> {
+    let mut all = children(pid);
+    let mut next = 0;
+    while let Some(pid) = all.get(next) {
+        let more = children(*pid);
+        all.extend(more);
+        next += 1;
+    }
+    all
 }
 
 /// The processes that a process started, whichever of its threads did.
