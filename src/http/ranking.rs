@@ -1,7 +1,7 @@
 //! Results sorted by what they hold. A ranking reads all results of a job once, as pages of
-//! `Query::Watch`, and keeps which tasks come first: who asks again, or for the next page, has only
-//! what is new read. A question reads for a moment and then says how far it got, so that of a job
-//! of millions nobody waits without a word.
+//! `JobQuery::Watch`, and keeps which tasks come first: who asks again, or for the next page, has
+//! only what is new read. A question reads for a moment and then says how far it got, so that of a
+//! job of millions nobody waits without a word.
 
 use super::{
     caller::Caller,

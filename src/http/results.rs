@@ -1,4 +1,4 @@
-//! Pages and streams of results, and single ones. Pages and streams are `Query::Watch`: a page
+//! Pages and streams of results, and single ones. Pages and streams are `JobQuery::Watch`: a page
 //! waits for news at most `WATCH_WAIT`, a stream asks for one page after the other as its reader
 //! takes them.
 

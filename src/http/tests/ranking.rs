@@ -26,7 +26,7 @@ fn of_results(
     claim: u32,
 ) -> impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static {
     move |query| match query {
-        Query::Watch { cursor, limit, .. } => {
+        Query::Job(_, JobQuery::Watch { cursor, limit, .. }) => {
             let from = match cursor.claim == claim {
                 true => order.len().min(cursor.position as usize),
                 false => 0,
@@ -39,11 +39,11 @@ fn of_results(
                 records: page.into_iter().map(|task| ended(*task)).collect(),
             })
         }
-        Query::Locate { task, .. } if order.contains(task) => {
+        Query::Job(_, JobQuery::Locate { task, .. }) if order.contains(task) => {
             Ok(Answer::Where(Location::Ended(ended(*task))))
         }
-        Query::Locate { .. } => Ok(Answer::Where(Location::Nowhere)),
-        Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
+        Query::Job(_, JobQuery::Locate { .. }) => Ok(Answer::Where(Location::Nowhere)),
+        Query::Job(job, JobQuery::Detail) => Ok(Answer::Job(Box::new(JobDetail {
             head: head(job.0, "w", 1),
             progress: progress(Phase::Done, 0, 0),
             spec: Arc::new(spec("w")),
@@ -126,7 +126,7 @@ async fn who_asks_again_has_only_what_is_new_read() {
     let node = FakeNode::start(of_results(order, 5)).await;
     let watches = || {
         let asked = node.asked.lock().unwrap();
-        let watch = |query: &&Query| matches!(query, Query::Watch { .. });
+        let watch = |query: &&Query| matches!(query, Query::Job(_, JobQuery::Watch { .. }));
         asked.iter().filter(watch).count()
     };
     ranked(&node, "by=seconds&descending=true&limit=1").await;
@@ -142,7 +142,7 @@ async fn who_asks_again_has_only_what_is_new_read() {
 async fn a_task_that_runs_anew_stands_where_its_last_end_puts_it() {
     let mut told = 0;
     let node = FakeNode::start(move |query| {
-        let Query::Watch { cursor, .. } = query else {
+        let Query::Job(_, JobQuery::Watch { cursor, .. }) = query else {
             return of_results(vec![0, 9], 5)(query);
         };
         // The coordinator changes after four answers, and its successor knows one end more.
@@ -151,12 +151,14 @@ async fn a_task_that_runs_anew_stands_where_its_last_end_puts_it() {
             ..=4 => (5, vec![9, 0, 9]),
             _ => (6, vec![0, 9, 8]),
         };
-        let anew = Query::Watch {
-            job: JobId(7),
-            cursor: *cursor,
-            wait_ms: 0,
-            limit: 512,
-        };
+        let anew = Query::Job(
+            JobId(7),
+            JobQuery::Watch {
+                cursor: *cursor,
+                wait_ms: 0,
+                limit: 512,
+            },
+        );
         of_results(order, claim)(&anew)
     })
     .await;
