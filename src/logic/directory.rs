@@ -8,9 +8,16 @@ use super::rank;
 use nodectl_types::{JobHead, JobId, Voters, limits};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A head, and its hash, which is asked for whenever another takes its place.
+#[derive(Debug)]
+struct Known {
+    head: JobHead,
+    hash: u64,
+}
+
 #[derive(Debug)]
 pub struct Directory {
-    heads: BTreeMap<JobId, JobHead>,
+    heads: BTreeMap<JobId, Known>,
     /// Hashes over the heads of each bucket and over what was removed of it, kept up: equal where
     /// these are.
     digests: Vec<u64>,
@@ -72,11 +79,11 @@ pub fn join(a: &JobHead, b: &JobHead) -> JobHead {
 
 impl Directory {
     pub fn get(&self, job: JobId) -> Option<&JobHead> {
-        self.heads.get(&job)
+        self.heads.get(&job).map(|known| &known.head)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &JobHead> {
-        self.heads.values()
+        self.heads.values().map(|known| &known.head)
     }
 
     /// Merges a head; `Some(previous)` if that changed anything, where `previous` is what was known
@@ -90,6 +97,10 @@ impl Directory {
             self.put(head);
             return Some(None);
         };
+        let known = &known.head;
+        if head == *known {
+            return None;
+        }
         let joined = join(known, &head);
         (joined != *known).then(|| self.put(joined))
     }
@@ -132,7 +143,7 @@ impl Directory {
 
     /// Jobs that unfinished ones come after, with one of those.
     pub fn needed(&self) -> BTreeMap<JobId, JobId> {
-        let unfinished = self.heads.values().filter(|head| !head.phase.is_ended());
+        let unfinished = self.iter().filter(|head| !head.phase.is_ended());
         unfinished
             .flat_map(|head| head.after.iter().map(|after| (*after, head.job)))
             .collect()
@@ -141,9 +152,9 @@ impl Directory {
     /// Forgets a job of which nobody else has heard.
     pub fn discard(&mut self, job: JobId) -> Option<JobHead> {
         self.toggle(job);
-        let head = self.heads.remove(&job);
+        let known = self.heads.remove(&job);
         self.hidden.remove(&job);
-        head
+        known.map(|known| known.head)
     }
 
     /// Nobody else is to hear of the job's head, until `show`.
@@ -162,15 +173,17 @@ impl Directory {
     fn put(&mut self, head: JobHead) -> Option<JobHead> {
         let job = head.job;
         self.toggle(job);
-        let before = self.heads.insert(job, head);
+        let hash = hash(&head);
+        let before = self.heads.insert(job, Known { head, hash });
         self.toggle(job);
-        before
+        before.map(|known| known.head)
     }
 
     /// Takes the job's head out of its bucket's digest, or puts it in.
     fn toggle(&mut self, job: JobId) {
-        if let Some(head) = self.heads.get(&job).filter(|_| !self.hidden.contains(&job)) {
-            self.digests[bucket(job)] ^= hash(head);
+        let is_shown = |_: &&Known| !self.hidden.contains(&job);
+        if let Some(known) = self.heads.get(&job).filter(is_shown) {
+            self.digests[bucket(job)] ^= known.hash;
         }
     }
 
@@ -186,8 +199,7 @@ impl Directory {
             .map(|at| theirs.get(at) != Some(&self.digests[at]))
             .collect();
         let heads: Vec<_> = self
-            .heads
-            .values()
+            .iter()
             .filter(|head| differs[bucket(head.job)] && !self.hidden.contains(&head.job))
             .cloned()
             .collect();

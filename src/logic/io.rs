@@ -96,7 +96,7 @@ pub enum Input {
         port: Option<u16>,
     },
     /// This node's description changed.
-    Info(NodeInfo),
+    Info(Box<NodeInfo>),
     /// The machine was looked at, for its owner's policy.
     Seen(Surroundings),
     /// This node keeps that secret, to which the cluster's was changed.

@@ -288,7 +288,7 @@ impl State {
                 self.executor
                     .port_found(&mut self.core, job, (task, attempt), port);
             }
-            Input::Info(info) => self.described(info),
+            Input::Info(info) => self.described(*info),
             Input::Seen(seen) => self.seen(seen),
             Input::SecretKept(secret) => self.secret_kept(&secret),
             Input::SecretsRenewed { were, are } => self.secrets_renewed(&were, are),
@@ -388,7 +388,7 @@ impl State {
     fn peer_up(&mut self, peer: NodeId) {
         let outcome = self.core.members.peer_up(peer);
         let info = self.core.members.my_info().clone();
-        self.core.send(peer, Message::Info(info));
+        self.core.send(peer, Message::Info(Box::new(info)));
         self.tell_digests(peer, true);
         self.compare_secrets(peer);
         self.show_roster(peer);
@@ -469,7 +469,7 @@ impl State {
         self.core
             .members
             .set_my_info(self.core.now.mono, info.clone());
-        self.core.broadcast(&Message::Info(info));
+        self.core.broadcast(&Message::Info(Box::new(info)));
         self.members_changed();
     }
 

@@ -18,13 +18,13 @@ impl State {
         };
         match message {
             Message::Swim(packet) => self.swim_packet(from, packet),
-            Message::Info(info) => self.peer_info(from, info),
+            Message::Info(info) => self.peer_info(from, *info),
             Message::Describe => self.describe_to(from),
             Message::Heads(heads) => heads
                 .into_iter()
                 .for_each(|head| self.hear_head(from, head)),
             Message::HeadsDigests { digests, reply } => self.heads_digests(from, &digests, reply),
-            Message::Offer { head, spec } => self.offered(from, head, spec),
+            Message::Offer { head, spec } => self.offered(from, *head, spec),
             Message::Declined { job, error } => self.declined(from, job, error),
             Message::OfferKept { job } => self.offer_kept(from, job),
             Message::Replicate {
@@ -154,7 +154,7 @@ impl State {
 
     fn describe_to(&mut self, from: NodeId) {
         let info = self.core.members.my_info().clone();
-        self.core.send(from, Message::Info(info));
+        self.core.send(from, Message::Info(Box::new(info)));
     }
 
     fn replicate_kept(&mut self, from: NodeId, job: JobId, epoch: u32, ticket: u64) {

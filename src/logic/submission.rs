@@ -158,6 +158,7 @@ impl State {
         // Another node that coordinates the job needs none: it is asked whether it is safe.
         let may_carry = submission.is_inline || choice == self.core.me;
         let spec = may_carry.then(|| submission.spec.clone());
+        let head = Box::new(head);
         self.core.send(choice, Message::Offer { head, spec });
         self.wait_for_submission(job);
     }

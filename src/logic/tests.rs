@@ -467,7 +467,7 @@ fn a_drained_node_stays_so_when_it_is_described_anew() {
         }],
     );
     let drained = state.core().members.my_info().version;
-    state.handle(Now::default(), [Input::Info(info(1))]);
+    state.handle(Now::default(), [Input::Info(Box::new(info(1)))]);
     let after = state.core().members.my_info();
     assert!(after.is_drained() && after.version > drained, "{after:?}");
     state.handle(
@@ -488,7 +488,7 @@ fn a_node_in_trouble_with_its_disk_starts_nothing_and_fails_nothing() {
         problem: Some("its disk is full".into()),
         ..info(2)
     };
-    solo.turn(vec![Input::Info(full)]);
+    solo.turn(vec![Input::Info(Box::new(full))]);
     solo.end(Outcome::Failed(Failure::Storage(
         "no room for its output".into(),
     )));
@@ -499,7 +499,7 @@ fn a_node_in_trouble_with_its_disk_starts_nothing_and_fails_nothing() {
         "the others wait"
     );
     assert_eq!((solo.head().failed, solo.head().phase), (0, Phase::Running));
-    solo.turn(vec![Input::Info(info(3))]);
+    solo.turn(vec![Input::Info(Box::new(info(3)))]);
     assert_eq!(solo.running.len(), 2);
     while !solo.running.is_empty() {
         solo.end(Outcome::Done);
@@ -585,11 +585,11 @@ fn a_node_that_is_reached_is_not_forgotten_and_one_that_was_may_come_back() {
     };
     let described = || Input::Message {
         from: other,
-        message: Message::Info(NodeInfo {
+        message: Message::Info(Box::new(NodeInfo {
             id: other,
             name: "beta".into(),
             ..info(1)
-        }),
+        })),
     };
     turn(&mut state, Input::PeerUp(other));
     turn(&mut state, described());

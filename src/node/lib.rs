@@ -325,7 +325,7 @@ impl Node {
                 let mut info = self.ports.machine.describe();
                 self.described = (self.described + 1).max(self.clock.now().wall_ms);
                 info.version = self.described;
-                Input::Info(info)
+                Input::Info(Box::new(info))
             }
             Event::Seen(seen) => Input::Seen(seen),
             Event::Renewed { were, are } => Input::SecretsRenewed { were, are },

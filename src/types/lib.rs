@@ -42,6 +42,7 @@
 //! | `record` | what happened to a task |
 //! | `journal` | what a node keeps of a job on disk |
 //! | `start` | a task as the node that runs it is given it |
+//! | `bytes` | how bytes are encoded that may be many |
 //! | `cell` | what is known of a task: the elements of the job lattice |
 //! | `head` | what every member knows about every job |
 //! | `history` | a node's load over time |
@@ -55,6 +56,7 @@
 
 pub mod after;
 pub mod author;
+mod bytes;
 pub mod cell;
 pub mod check;
 pub mod checkpoint;

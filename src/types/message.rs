@@ -38,7 +38,7 @@ pub enum Message {
     /// A packet of the membership protocol (SWIM).
     Swim(Packet),
     /// The sender's description.
-    Info(NodeInfo),
+    Info(Box<NodeInfo>),
     /// Asks for the receiver's description.
     Describe,
 
@@ -56,7 +56,7 @@ pub enum Message {
     /// Asks the receiver to keep a job's state. Sent by the submitter first, later by the
     /// coordinator. The specification is inside where it is small, else a blob that the sender has.
     Offer {
-        head: JobHead,
+        head: Box<JobHead>,
         spec: Option<Arc<JobSpec>>,
     },
     /// The sender stored the specification; or it coordinates the job, which the receiver offered

@@ -344,6 +344,7 @@ pub enum Answer {
     Where(Location),
     /// `ended`: the attempt is over and no more will come.
     Log {
+        #[serde(with = "crate::bytes")]
         bytes: Vec<u8>,
         ended: bool,
     },

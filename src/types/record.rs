@@ -11,6 +11,7 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Captured {
     /// The whole stream if it is short, else its end.
+    #[serde(with = "crate::bytes")]
     pub tail: Vec<u8>,
     /// Bytes kept in all; the blob has them where that is more than the tail.
     pub total_bytes: u64,

@@ -80,6 +80,9 @@ impl Coordinator {
             return self.dispatch_kinds(core, lattice);
         }
         let all = 0..lattice.tasks();
+        if self.nothing_to_order(lattice) && self.nothing_to_move(core, &all) {
+            return;
+        }
         let mut candidates = self.candidates(core, 0);
         if candidates.is_empty() {
             return;
@@ -252,6 +255,12 @@ impl Coordinator {
         self.again.is_empty() && self.fresh >= lattice.tasks()
     }
 
+    /// No task waits on a node that another could take, and none is to run twice.
+    fn nothing_to_move(&self, core: &Core, among: &Range<TaskIndex>) -> bool {
+        let none_waits = self.nodes.values().all(|work| work.queued == 0);
+        none_waits && self.stragglers(core, among).is_empty()
+    }
+
     fn order(&mut self, task: TaskIndex, candidate: &mut Candidate) {
         let number = self.last_number(task) + 1;
         let attempt = Attempt {
@@ -366,25 +375,7 @@ impl Coordinator {
         candidates: &mut [Candidate],
         among: &Range<TaskIndex>,
     ) {
-        let Some(median) = self.progress.pace.median() else {
-            return;
-        };
-        let is_fixed = self.search.is_none();
-        if !(self.spec.speculate && is_fixed) || self.nodes.values().any(|work| work.queued > 0) {
-            return;
-        }
-        let now = core.mono();
-        let threshold = (median * STRAGGLER_FACTOR).max(STRAGGLER_MIN);
-        let mut slow: Vec<_> = self
-            .active
-            .iter()
-            .filter_map(|(task, attempts)| match attempts.as_slice() {
-                [only] => Some((now - only.started?, *task, only.node)),
-                _ => None,
-            })
-            .filter(|(elapsed, task, _)| *elapsed > threshold && among.contains(task))
-            .filter(|(_, task, _)| !self.results.is_settling(*task))
-            .collect();
+        let mut slow = self.stragglers(core, among);
         slow.sort_unstable_by(|a, b| b.cmp(a));
         for (_, task, node) in slow {
             let idle = candidates
@@ -395,6 +386,36 @@ impl Coordinator {
             };
             self.order(task, candidate);
         }
+    }
+
+    /// Tasks of a range that may run a second time: how long they have run, and where.
+    fn stragglers(
+        &self,
+        core: &Core,
+        among: &Range<TaskIndex>,
+    ) -> Vec<(Duration, TaskIndex, NodeId)> {
+        let is_fixed = self.search.is_none();
+        if !(self.spec.speculate && is_fixed) || self.nodes.values().any(|work| work.queued > 0) {
+            return Vec::new();
+        }
+        let now = core.mono();
+        let mut slow: Vec<_> = self
+            .active
+            .iter()
+            .filter_map(|(task, attempts)| match attempts.as_slice() {
+                [only] => Some((now - only.started?, *task, only.node)),
+                _ => None,
+            })
+            .filter(|(elapsed, task, _)| *elapsed > STRAGGLER_MIN && among.contains(task))
+            .filter(|(_, task, _)| !self.results.is_settling(*task))
+            .collect();
+        if !slow.is_empty() {
+            let median = self.progress.pace.median();
+            slow.retain(|(elapsed, ..)| {
+                median.is_some_and(|median| *elapsed > median * STRAGGLER_FACTOR)
+            });
+        }
+        slow
     }
 
     /// Tasks come back unstarted.

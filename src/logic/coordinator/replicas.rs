@@ -157,8 +157,10 @@ impl Coordinator {
             .iter()
             .flat_map(|recovery| recovery.still_named.iter().copied());
         let voters = self.kept_voters(core);
-        let holders: BTreeSet<_> = kept.chain(former).chain(voters).collect();
-        holders.into_iter().collect()
+        let mut holders: Vec<_> = kept.chain(former).chain(voters).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        holders
     }
 
     /// Tells the members who holds the job's state, if that changed.
@@ -170,7 +172,7 @@ impl Coordinator {
     }
 
     fn offer(&self, core: &mut Core, node: NodeId) {
-        let head = self.head(core).clone();
+        let head = Box::new(self.head(core).clone());
         let spec = self.is_inline.then(|| self.spec.clone());
         core.send(node, Message::Offer { head, spec });
     }

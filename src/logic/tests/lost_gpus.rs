@@ -52,7 +52,7 @@ fn begun(tasks: u32) -> Solo {
 fn a_task_whose_gpu_is_lost_is_tried_again_on_another_and_that_is_no_failure() {
     let mut solo = begun(3);
     assert_eq!(solo.gpus, [1, 2]);
-    solo.turn(vec![Input::Info(with_gpus(2, &[1]))]);
+    solo.turn(vec![Input::Info(Box::new(with_gpus(2, &[1])))]);
     // The first task's.
     solo.end(lost());
     assert_eq!(
@@ -64,7 +64,7 @@ fn a_task_whose_gpu_is_lost_is_tried_again_on_another_and_that_is_no_failure() {
     assert_eq!(solo.gpus, [1, 2, 2]);
     solo.end(Outcome::Done);
     assert_eq!(solo.gpus, [1, 2, 2, 2]);
-    solo.turn(vec![Input::Info(with_gpus(3, &[]))]);
+    solo.turn(vec![Input::Info(Box::new(with_gpus(3, &[])))]);
     solo.end(Outcome::Done);
     assert_eq!((solo.head().phase, solo.head().failed), (Phase::Done, 0));
 }
@@ -72,11 +72,11 @@ fn a_task_whose_gpu_is_lost_is_tried_again_on_another_and_that_is_no_failure() {
 #[test]
 fn work_waits_while_all_gpus_rest_and_goes_on_when_one_is_back() {
     let mut solo = begun(4);
-    solo.turn(vec![Input::Info(with_gpus(2, &[1, 2]))]);
+    solo.turn(vec![Input::Info(Box::new(with_gpus(2, &[1, 2])))]);
     solo.end(lost());
     solo.end(lost());
     assert_eq!((solo.running.len(), solo.head().failed), (0, 0));
-    solo.turn(vec![Input::Info(with_gpus(3, &[2]))]);
+    solo.turn(vec![Input::Info(Box::new(with_gpus(3, &[2])))]);
     assert_eq!((solo.running.len(), solo.gpus.last()), (1, Some(&1)));
 }
 
@@ -89,10 +89,10 @@ fn a_task_that_loses_every_gpu_fails_in_the_end() {
             (1, 0),
             "after {lives}"
         );
-        solo.turn(vec![Input::Info(with_gpus(
+        solo.turn(vec![Input::Info(Box::new(with_gpus(
             2 + lives,
             &[1 + lives as u8 % 2],
-        ))]);
+        )))]);
         solo.end(lost());
     }
     assert_eq!((solo.head().phase, solo.head().failed), (Phase::Failed, 1));

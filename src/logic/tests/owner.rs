@@ -269,7 +269,7 @@ fn what_a_node_refuses_runs_elsewhere_and_is_no_failure() {
         0,
         Input::Message {
             from: BETA,
-            message: Message::Info(open.clone()),
+            message: Message::Info(Box::new(open.clone())),
         },
     );
     let job = pair.submit(8);
@@ -299,10 +299,10 @@ fn what_a_node_refuses_runs_elsewhere_and_is_no_failure() {
         0,
         Input::Message {
             from: BETA,
-            message: Message::Info(NodeInfo {
+            message: Message::Info(Box::new(NodeInfo {
                 version: version + 1,
                 ..open
-            }),
+            })),
         },
     );
     pair.wait(500);

@@ -35,11 +35,11 @@ fn ban(node: NodeId) -> Decision {
 /// Connected to another, which has described itself.
 fn connected() -> State {
     let mut state = node();
-    let described = Message::Info(NodeInfo {
+    let described = Message::Info(Box::new(NodeInfo {
         id: BETA,
         name: "beta".into(),
         ..info(1)
-    });
+    }));
     state.handle(
         at(1),
         [
@@ -77,12 +77,12 @@ fn a_ban_is_told_kept_and_nothing_that_the_banned_one_says_is_heard() {
     let roster = adopted(&effects).expect("it is kept");
     assert!(roster.is_banned(BETA) && roster.words[&BETA].name == "beta");
     assert!(!state.core().members.may_be_alive(BETA));
-    let late = Message::Info(NodeInfo {
+    let late = Message::Info(Box::new(NodeInfo {
         id: BETA,
         version: 99,
         name: "late".into(),
         ..info(1)
-    });
+    }));
     state.handle(
         at(3),
         [Input::Message {

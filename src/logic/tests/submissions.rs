@@ -217,7 +217,7 @@ fn whoever_keeps_a_copy_of_a_job_claims_that_one_and_no_other_of_its_name() {
     let offer = |head, spec| Input::Message {
         from,
         message: Message::Offer {
-            head,
+            head: Box::new(head),
             spec: Some(spec),
         },
     };
@@ -327,7 +327,7 @@ fn claimed_without_files(state: &mut State) -> (Vec<Effect>, u64) {
         ..JobHead::unclaimed(KEYED, &spec, spec.hash())
     };
     let offer = Message::Offer {
-        head,
+        head: Box::new(head),
         spec: Some(spec),
     };
     let effects = state.handle(at(0), [Input::PeerUp(OTHER), message(OTHER, offer)]);
@@ -387,7 +387,7 @@ fn a_claim_that_gives_way_before_its_files_have_come_is_no_copy() {
     let result = Err("gone".into());
     state.handle(at(1), [Input::Fetched { ticket, result }]);
     let offer = Message::Offer {
-        head: claimed,
+        head: Box::new(claimed),
         spec: Some(with_files()),
     };
     let effects = state.handle(at(2), [message(OTHER, offer)]);

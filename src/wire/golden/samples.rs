@@ -106,7 +106,7 @@ fn membership() -> Vec<Message> {
             Vec::new(),
         ),
         swim(Body::Feed, Vec::new()),
-        Message::Info(node_info()),
+        Message::Info(Box::new(node_info())),
         Message::Describe,
         Message::Heads(vec![head()]),
         Message::HeadsDigests {
@@ -148,11 +148,11 @@ fn replication() -> Vec<Message> {
     let records = || vec![Arc::new(record(Outcome::Done))];
     vec![
         Message::Offer {
-            head: head(),
+            head: Box::new(head()),
             spec: Some(Arc::new(spec())),
         },
         Message::Offer {
-            head: head(),
+            head: Box::new(head()),
             spec: None,
         },
         Message::OfferKept { job: JOB },

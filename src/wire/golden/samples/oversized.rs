@@ -128,7 +128,7 @@ fn members() -> Oversized {
         ),
         (swim(Body::Gossip, vec![alive]), limits::MEMBER_ADDRS),
         (swim(join, Vec::new()), limits::MEMBER_ADDRS),
-        (Message::Info(nameless), 256),
+        (Message::Info(Box::new(nameless)), 256),
         (
             history(load_page(limits::HISTORY_ROWS + 1)),
             limits::HISTORY_ROWS,
@@ -158,7 +158,7 @@ fn heads_and_records() -> Oversized {
     let record = Arc::new(record(Outcome::Done));
     let records = vec![record; most + 1];
     let talkative_offer = Message::Offer {
-        head: talkative(),
+        head: Box::new(talkative()),
         spec: None,
     };
     let talkative_answer = Message::Answer {
@@ -288,7 +288,7 @@ fn of_job(spec: JobSpec) -> Oversized {
         spec: spec.clone(),
     });
     let offer = Message::Offer {
-        head: head(),
+        head: Box::new(head()),
         spec: Some(spec),
     };
     vec![(submit, 0), (offer, 0)]
