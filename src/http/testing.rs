@@ -499,6 +499,7 @@ pub fn record(task: TaskIndex, outcome: Outcome, stdout: &[u8]) -> Arc<TaskRecor
             task,
             Attempt {
                 epoch: 1,
+                claim: 0,
                 number: 1,
             },
             node_id(1),

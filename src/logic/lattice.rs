@@ -26,6 +26,9 @@ pub struct Lattice {
     tasks: u32,
     /// Cells of all tasks below `cells.len()`; above they are unknown.
     cells: Vec<Packed>,
+    /// The claims that ordered the attempts of results, of which cells have the place: (epoch,
+    /// claim).
+    claims: Vec<(u32, u32)>,
     /// Cells that have no place in 8 bytes.
     wide: BTreeMap<TaskIndex, Cell>,
     /// Of each chunk that has a known cell.
@@ -49,6 +52,7 @@ impl Lattice {
         Self {
             tasks,
             cells: Vec::new(),
+            claims: Vec::new(),
             wide: BTreeMap::new(),
             digests: Vec::new(),
             done: 0,
@@ -65,7 +69,7 @@ impl Lattice {
     pub fn rest(&mut self) {
         debug_assert!(self.is_sound());
         self.resting = Some(self.digest());
-        (self.cells, self.digests) = (Vec::new(), Vec::new());
+        (self.cells, self.claims, self.digests) = (Vec::new(), Vec::new(), Vec::new());
         self.wide.clear();
         self.failed.clear();
     }
@@ -100,7 +104,9 @@ impl Lattice {
         let Some(packed) = self.cells.get(task as usize) else {
             return Cell::Unknown;
         };
-        packed.open().unwrap_or_else(|| self.wide[&task])
+        packed
+            .open(&self.claims)
+            .unwrap_or_else(|| self.wide[&task])
     }
 
     /// The latest claim under which something was written; 0 if nothing was.
@@ -257,7 +263,7 @@ impl Lattice {
             self.digests.resize(chunk + 1, 0);
         }
         self.digests[chunk] ^= hash(task, before) ^ hash(task, after);
-        match Packed::of(after) {
+        match Packed::of(after, &mut self.claims) {
             Some(packed) => {
                 self.cells[index] = packed;
                 self.wide.remove(&task);
@@ -334,7 +340,8 @@ impl Lattice {
         let wide = self.wide.len() * (size_of::<TaskIndex>() + size_of::<Cell>());
         let failed = (self.failed.len() + self.unread.len()) * size_of::<TaskIndex>();
         let tally = self.tally.len() * 2 * size_of::<u32>();
-        8 * (self.cells.capacity() + self.digests.capacity()) + wide + failed + tally
+        let words = self.cells.capacity() + self.claims.capacity() + self.digests.capacity();
+        8 * words + wide + failed + tally
     }
 
     /// The chunks in which another replica, whose digests these are, differs.
@@ -374,8 +381,9 @@ impl Lattice {
     }
 }
 
-/// A cell in 8 bytes: 2 bits say which, then the epoch that accepted it (11 bits), that of its
-/// attempt (11), the attempt's number (8) and the stamp (32). What does not fit is `WIDE`.
+/// A cell in 8 bytes: 2 bits say which, then the epoch that accepted it (11 bits), the place of the
+/// claim that ordered its attempt (11), the attempt's number (8) and the stamp (32). What does not
+/// fit is `WIDE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed(u64);
 
@@ -384,35 +392,56 @@ impl Packed {
     const WIDE: Self = Self(1 << 62);
     const CANCELLED: Self = Self(2 << 62);
     const DONE: u64 = 3 << 62;
+    /// Claims that have a place.
+    const CLAIMS: usize = 1 << 11;
 
-    fn of(cell: Cell) -> Option<Self> {
+    /// A claim that has no place yet gets the next one.
+    fn of(cell: Cell, claims: &mut Vec<(u32, u32)>) -> Option<Self> {
         match cell {
             Cell::Unknown => Some(Self::UNKNOWN),
             Cell::Cancelled => Some(Self::CANCELLED),
             Cell::Added(_) | Cell::Failed { .. } => None,
             Cell::Done(Key {
                 accepted,
-                attempt: Attempt { epoch, number },
+                attempt:
+                    Attempt {
+                        epoch,
+                        claim,
+                        number,
+                    },
                 stamp,
             }) => {
-                let fits = accepted < 1 << 11 && epoch < 1 << 11 && number < 1 << 8;
+                if accepted >= 1 << 11 || number >= 1 << 8 {
+                    return None;
+                }
+                // The latest are asked for most often.
+                let known = claims.iter().rposition(|known| *known == (epoch, claim));
+                let place = known.unwrap_or(claims.len());
+                if place >= Self::CLAIMS {
+                    return None;
+                }
+                if known.is_none() {
+                    claims.push((epoch, claim));
+                }
                 let bits =
-                    u64::from(accepted) << 51 | u64::from(epoch) << 40 | u64::from(number) << 32;
-                fits.then_some(Self(Self::DONE | bits | u64::from(stamp)))
+                    u64::from(accepted) << 51 | (place as u64) << 40 | u64::from(number) << 32;
+                Some(Self(Self::DONE | bits | u64::from(stamp)))
             }
         }
     }
 
     /// `None` for one that is elsewhere.
-    fn open(self) -> Option<Cell> {
+    fn open(self, claims: &[(u32, u32)]) -> Option<Cell> {
         let bits = |shift: u32, count: u32| (self.0 >> shift) as u32 & ((1 << count) - 1);
         match self {
             Self::UNKNOWN => Some(Cell::Unknown),
             Self::WIDE => None,
             Self::CANCELLED => Some(Cell::Cancelled),
             _ => {
+                let (epoch, claim) = claims[bits(40, 11) as usize];
                 let attempt = Attempt {
-                    epoch: bits(40, 11),
+                    epoch,
+                    claim,
                     number: bits(32, 8),
                 };
                 Some(Cell::Done(Key {
@@ -433,12 +462,16 @@ fn hash(task: TaskIndex, cell: Cell) -> u64 {
         [
             pair(kind, key.accepted),
             pair(key.attempt.epoch, key.attempt.number),
-            u64::from(key.stamp),
+            pair(key.attempt.claim, key.stamp),
         ]
     };
     let parts = match cell {
         Cell::Unknown => return 0,
-        Cell::Failed { count, attempt } => [pair(1, count), pair(attempt.epoch, attempt.number), 0],
+        Cell::Failed { count, attempt } => [
+            pair(1, count),
+            pair(attempt.epoch, attempt.number),
+            u64::from(attempt.claim),
+        ],
         Cell::Cancelled => [pair(2, 0), 0, 0],
         Cell::Done(key) => of_key(3, key),
         Cell::Added(key) => of_key(4, key),

@@ -39,6 +39,7 @@ mod tests {
         let record = |task: u32, bytes: u64| {
             let attempt = Attempt {
                 epoch: 1,
+                claim: 0,
                 number: 1,
             };
             let plain = TaskRecord::plain(task, attempt, NodeId([1; 32]), Outcome::Done);

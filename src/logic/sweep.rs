@@ -252,6 +252,7 @@ mod tests {
 
     const ATTEMPT: Attempt = Attempt {
         epoch: 1,
+        claim: 0,
         number: 1,
     };
 
@@ -378,6 +379,7 @@ mod tests {
             0,
             Attempt {
                 epoch: 1,
+                claim: 0,
                 number: 2,
             },
             MetricPoint {

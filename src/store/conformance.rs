@@ -122,7 +122,11 @@ pub fn spec() -> Record {
 }
 
 pub fn task(task: TaskIndex, number: u32) -> Record {
-    let attempt = Attempt { epoch: 1, number };
+    let attempt = Attempt {
+        epoch: 1,
+        claim: 0,
+        number,
+    };
     Record::Task(Arc::new(TaskRecord {
         started_ms: 1,
         duration_us: 2,

@@ -364,6 +364,7 @@ mod tests {
             port: 29_500,
             attempt: Attempt {
                 epoch: 1,
+                claim: 0,
                 number: 5,
             },
         };

@@ -22,12 +22,16 @@ pub struct TaskKey {
     pub task: TaskIndex,
 }
 
-/// One try at a task. Unique within its task: the epoch names the coordinator that ordered it,
-/// `number` counts that coordinator's orders for the task from 1. Ordered: a lower one was ordered
-/// earlier.
+/// One try at a task. Unique within its task: `epoch` and `claim` name the claim of the coordinator
+/// that ordered it, `number` counts the orders for the task under that claim from 1. Of attempts of
+/// one claim, or of claims of different epochs, the lower one was ordered earlier. Users see epoch
+/// and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Attempt {
     pub epoch: u32,
+    /// Drawn with each claim. Two nodes claim a job in one epoch where neither hears of the other,
+    /// and one claims it twice if it ended before it had written the first claim down.
+    pub claim: u32,
     pub number: u32,
 }
 
@@ -121,6 +125,13 @@ impl fmt::Display for JobId {
 impl fmt::Debug for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.short())
+    }
+}
+
+impl Attempt {
+    /// A name that no other attempt of its task has, for directories and containers.
+    pub fn unique_name(&self) -> String {
+        format!("{self}-{:x}", self.claim)
     }
 }
 

@@ -387,6 +387,7 @@ mod tests {
     fn a_stamp_is_of_what_was_reported_whoever_accepted_it() {
         let attempt = Attempt {
             epoch: 2,
+            claim: 0,
             number: 3,
         };
         let reported = TaskRecord {

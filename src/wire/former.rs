@@ -1,7 +1,8 @@
 //! The journal's records as the version before had them: version 2, in which nobody noted who
-//! accepted a result, in a job's head what it comes after, or in its specification who submitted
-//! it, what its tasks are kept from, which secrets they get, how they are called, whether it is a
-//! step, whether each is several processes, and which of them differ or need others.
+//! accepted a result, in an attempt which of an epoch's claims ordered it, in a job's head what it
+//! comes after, or in its specification who submitted it, what its tasks are kept from, which
+//! secrets they get, how they are called, whether it is a step, whether each is several processes,
+//! and which of them differ or need others.
 
 use nodectl_types::{
     After, Attempt, Author, BlobHash, Captured, Isolation, JobHead, JobId, JobSpec, Needs, NodeId,
@@ -78,9 +79,15 @@ struct FormerHead {
 }
 
 #[derive(Deserialize)]
+struct FormerAttempt {
+    epoch: u32,
+    number: u32,
+}
+
+#[derive(Deserialize)]
 struct FormerTask {
     task: TaskIndex,
-    attempt: Attempt,
+    attempt: FormerAttempt,
     node: NodeId,
     outcome: Outcome,
     failures: u32,
@@ -198,7 +205,11 @@ impl From<FormerTask> for TaskRecord {
     fn from(task: FormerTask) -> Self {
         Self {
             task: task.task,
-            attempt: task.attempt,
+            attempt: Attempt {
+                epoch: task.attempt.epoch,
+                claim: 0,
+                number: task.attempt.number,
+            },
             node: task.node,
             outcome: task.outcome,
             // Most were accepted by whoever ordered them.

@@ -179,7 +179,12 @@ fn container<'a>(
             GpuVendor::of_machine(Path::exists)
         },
         is_root: rustix::process::geteuid().is_root(),
-        name: format!("nodectl-{}-{}-{}", task.job, task.task, task.attempt),
+        name: format!(
+            "nodectl-{}-{}-{}",
+            task.job,
+            task.task,
+            task.attempt.unique_name()
+        ),
     }
 }
 

@@ -47,13 +47,13 @@ impl Layout {
     }
 
     pub fn task(&self, job: JobId, task: TaskIndex, attempt: Attempt) -> PathBuf {
-        let name = format!("{task}-{}.{}", attempt.epoch, attempt.number);
+        let name = format!("{task}-{}", attempt.unique_name());
         self.job(job).join("tasks").join(name)
     }
 
     /// The directory with the results that an attempt is given.
     pub fn inputs(&self, job: JobId, task: TaskIndex, attempt: Attempt) -> PathBuf {
-        let name = format!("{task}-{}.{}", attempt.epoch, attempt.number);
+        let name = format!("{task}-{}", attempt.unique_name());
         self.job(job).join("inputs").join(name)
     }
 

@@ -188,7 +188,7 @@ pub fn of_task(
     );
     set(TASK_DIR_VARIABLE, dir.into());
     if let Some(place) = &task.place {
-        let run = format!("{}-{}-{}", task.job, task.task, place.attempt);
+        let run = format!("{}-{}-{}", task.job, task.task, place.attempt.unique_name());
         for (name, value) in place.variables(&run) {
             set(name, value.into());
         }

@@ -272,6 +272,7 @@ mod tests {
         });
         let attempt = Attempt {
             epoch: 1,
+            claim: 0,
             number: 1,
         };
         StartTask {

@@ -30,7 +30,7 @@
 //! | `outputs` | the files that a task was asked for |
 //! | `error` | why the runner could not begin |
 //!
-//! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory,
+//! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>-<claim>/` is a task's directory,
 //! `…/<job>/workers/<number>/` that of a persistent worker, `…/<job>/input/` the uploaded files,
 //! `…/<job>/after/<job>/` the results of an earlier job, `…/<job>/needs/<task>/` those of a
 //! task that others need, `…/<job>/inputs/<task>-<attempt>/` links to these;

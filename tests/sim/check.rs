@@ -90,6 +90,8 @@ pub struct Checker {
     /// Where, in which life and when a task was done last.
     finished: BTreeMap<(JobId, TaskIndex), (usize, u64, Time)>,
     repeated: BTreeSet<(JobId, TaskIndex)>,
+    /// Attempts that have begun.
+    begun: BTreeSet<Key>,
 }
 
 impl World {
@@ -100,15 +102,12 @@ impl World {
             return;
         };
         let mut wrong = None;
-        let tasks = self
-            .user
-            .wants
-            .iter()
-            .map(|want| want.plan.tasks as usize)
-            .max()
-            .unwrap_or_default();
-        if state.core().timers.len() >= MOST_TIMERS + MOST_TIMERS_A_TASK * tasks {
-            wrong = Some(("timers pile up", format!("on n{index}")));
+        let timers = state.core().timers.len();
+        if timers >= MOST_TIMERS {
+            let tasks = self.user.wants.iter().map(|want| want.plan.tasks as usize);
+            if timers >= MOST_TIMERS + MOST_TIMERS_A_TASK * tasks.max().unwrap_or_default() {
+                wrong = Some(("timers pile up", format!("on n{index}")));
+            }
         }
         for job in self.user.jobs.keys() {
             let Some(copy) = state.copy_of(*job) else {
@@ -138,6 +137,7 @@ impl World {
         {
             self.branch("a task runs twice at once");
         }
+        self.check_name(node, key);
         self.check_finished(node, key);
         self.check_before(node, job);
         self.check_needs(node, key);
@@ -185,8 +185,16 @@ impl World {
         }
     }
 
-    /// Whoever finished a task keeps its result until somebody has it safe, or the job is over: it
-    /// is not to be computed again meanwhile.
+    /// What begins under one name is one attempt, whoever claims the job in one epoch.
+    fn check_name(&mut self, node: usize, key: Key) {
+        if !self.checker.begun.insert(key) {
+            let (job, task, attempt) = key;
+            let name = self.job_name(job);
+            let text = format!("n{node} begins with task {task} of {name} ({attempt}) once more");
+            self.fail("two attempts have one name", text);
+        }
+    }
+
     /// What it comes after has ended, or nothing of it is left.
     fn check_before(&mut self, node: usize, job: JobId) {
         let before = self.user.number(job).and_then(|number| self.before(number));
@@ -236,6 +244,8 @@ impl World {
         }
     }
 
+    /// Whoever finished a task keeps its result until somebody has it safe, or the job is over: it
+    /// is not to be computed again meanwhile.
     fn check_finished(&mut self, node: usize, (job, task, attempt): Key) {
         let Some((maker, life, at)) = self.checker.finished.get(&(job, task)).copied() else {
             return;

@@ -221,7 +221,7 @@ impl World {
             )
         };
         let (urgent, usual): (Vec<_>, Vec<_>) = match machine.inbox.len() {
-            0 | 1 => (Vec::from(std::mem::take(&mut machine.inbox)), Vec::new()),
+            0 | 1 => (machine.inbox.drain(..).collect(), Vec::new()),
             _ => machine.inbox.drain(..).partition(is_urgent),
         };
         let mut usual = usual.into_iter();
@@ -244,7 +244,8 @@ impl World {
             .as_mut()
             .expect("only living nodes proceed");
         let effects = state.handle(now, inputs);
-        self.machines[node].todo.extend(effects);
+        // The last turn's have been carried out.
+        self.machines[node].todo = effects.into();
         self.after_turn(node);
     }
 

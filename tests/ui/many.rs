@@ -180,6 +180,15 @@ fn result(task: u32, node: NodeId, epoch: u32) -> TaskRecord {
             blob: None,
         },
         value: Some(format!("{{\"y\": {}, \"z\": 0.{}}}", task % 977, task % 83)),
-        ..TaskRecord::plain(task, Attempt { epoch, number: 1 }, node, Outcome::Done)
+        ..TaskRecord::plain(
+            task,
+            Attempt {
+                epoch,
+                claim: 0,
+                number: 1,
+            },
+            node,
+            Outcome::Done,
+        )
     }
 }

@@ -262,7 +262,7 @@ impl Lab {
     pub fn task_dir(&self, task: u32) -> PathBuf {
         self.store
             .dir()
-            .join(format!("jobs/{JOB}/tasks/{task}-1.1"))
+            .join(format!("jobs/{JOB}/tasks/{task}-1.1-0"))
     }
 
     pub fn blob(&self, hash: BlobHash) -> Vec<u8> {
@@ -276,6 +276,7 @@ impl Lab {
 pub fn attempt() -> Attempt {
     Attempt {
         epoch: 1,
+        claim: 0,
         number: 1,
     }
 }

@@ -336,7 +336,7 @@ fn the_environment_is_the_jobs_and_ours_and_holds_no_secret() {
 #[test]
 fn what_an_earlier_life_left_is_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let left = dir.path().join(format!("jobs/{JOB}/tasks/3-1.1"));
+    let left = dir.path().join(format!("jobs/{JOB}/tasks/3-1.1-0"));
     std::fs::create_dir_all(&left).unwrap();
     std::fs::write(dir.path().join(format!("jobs/{JOB}/journal")), "kept").unwrap();
     let store = nodectl::store::open(dir.path()).unwrap();

@@ -262,7 +262,7 @@ fn a_directory_that_a_task_left_as_it_was_serves_the_next_one_which_cannot_tell(
         let record = lab.lab.ended();
         let (place, names, params): (String, Vec<String>, String) =
             serde_json::from_str(done(&record)).unwrap();
-        assert!(place.ends_with(&format!("/tasks/{task}-1.1")), "{place}");
+        assert!(place.ends_with(&format!("/tasks/{task}-1.1-0")), "{place}");
         let made = if task % 5 == 4 { " made" } else { "" };
         assert_eq!(
             names.join(" "),

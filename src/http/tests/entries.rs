@@ -5,6 +5,7 @@ use super::*;
 fn entry(task: u32, key: &str) -> Arc<TaskRecord> {
     let attempt = Attempt {
         epoch: 1,
+        claim: 0,
         number: 1,
     };
     Arc::new(TaskRecord {

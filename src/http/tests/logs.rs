@@ -10,6 +10,7 @@ async fn a_log_is_followed_from_the_running_attempt_into_its_record() {
             turn += 1;
             let attempt = Attempt {
                 epoch: 1,
+                claim: 0,
                 number: 1,
             };
             Ok(Answer::Where(match turn {
@@ -192,6 +193,7 @@ async fn the_log_of_each_rank_can_be_read() {
 async fn a_log_that_another_node_has_and_does_not_give_is_no_empty_one() {
     let attempt = Attempt {
         epoch: 1,
+        claim: 0,
         number: 1,
     };
     for error in [
@@ -221,6 +223,7 @@ async fn a_log_that_another_node_has_and_does_not_give_is_no_empty_one() {
 async fn node_whose_attempt_is_gone(later: Location) -> FakeNode {
     let attempt = Attempt {
         epoch: 1,
+        claim: 0,
         number: 1,
     };
     let running = Location::Running {

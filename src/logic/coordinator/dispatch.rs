@@ -263,10 +263,7 @@ impl Coordinator {
 
     fn order(&mut self, task: TaskIndex, candidate: &mut Candidate) {
         let number = self.last_number(task) + 1;
-        let attempt = Attempt {
-            epoch: self.epoch,
-            number,
-        };
+        let attempt = self.attempt(number);
         let params = self.params_for(task);
         self.add_active(candidate.node, task, attempt);
         candidate.outstanding += 1;
@@ -288,7 +285,7 @@ impl Coordinator {
             .max(self.used_numbers);
         let active = self.active.get(&task).into_iter().flatten();
         let active = active
-            .filter(|active| active.attempt.epoch == self.epoch)
+            .filter(|active| self.is_ours(active.attempt))
             .map(|active| last_of(active.attempt, &self.spec.work));
         active.max().unwrap_or(0).max(ended)
     }
@@ -608,7 +605,7 @@ impl Coordinator {
             self.active.remove(&task);
         }
         // A task that is ordered again needs another number than this one had.
-        if attempt.epoch == self.epoch {
+        if self.is_ours(attempt) {
             let number = last_of(attempt, &self.spec.work);
             let last = self.orders.entry(task).or_default();
             *last = number.max(*last);

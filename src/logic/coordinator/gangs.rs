@@ -77,10 +77,7 @@ impl Coordinator {
         };
         // In this order room is waited for.
         seats.sort_by_key(|seat| seat.node);
-        let attempt = Attempt {
-            epoch: self.epoch,
-            number: self.last_number(task) + 1,
-        };
+        let attempt = self.attempt(self.last_number(task) + 1);
         self.gangs.waiting.get_or_insert(now);
         let lead = seats[0].node;
         let placed = seats.iter().map(|seat| seat.node).collect();

@@ -9,8 +9,8 @@
 use super::{Coordinator, dispatch::Candidate};
 use crate::{core::Core, lattice::Lattice};
 use nodectl_types::{
-    Attempt, Failure, JobSpec, Need, Needs, NodeId, NodeInfo, Outcome, Resources, TaskIndex,
-    TaskRecord, Time, explain::Reason, units::counted,
+    Failure, JobSpec, Need, Needs, NodeId, NodeInfo, Outcome, Resources, TaskIndex, TaskRecord,
+    Time, explain::Reason, units::counted,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -173,10 +173,7 @@ impl Coordinator {
             if lattice.has_ended(task, limit) {
                 continue;
             }
-            let never = Attempt {
-                epoch: self.epoch,
-                number: 0,
-            };
+            let never = self.attempt(0);
             let name = self.name_of(needed);
             let outcome = Outcome::Failed(Failure::Need { name });
             self.results.accept(Arc::new(TaskRecord {

@@ -19,8 +19,7 @@ use crate::{
     lattice::Lattice,
 };
 use nodectl_types::{
-    Answer, Attempt, Cell, Outcome, QueryError, TaskIndex, TaskRecord, Time, limits,
-    query::EntryKey,
+    Answer, Cell, Outcome, QueryError, TaskIndex, TaskRecord, Time, limits, query::EntryKey,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -309,10 +308,7 @@ impl Coordinator {
             true => (1, Outcome::Done),
             false => (0, Outcome::Stopped(NEVER_ADDED.into())),
         };
-        let attempt = Attempt {
-            epoch: self.epoch,
-            number,
-        };
+        let attempt = self.attempt(number);
         let record = TaskRecord {
             accepted: self.epoch,
             started_ms: core.now.wall_ms,

@@ -147,6 +147,8 @@ struct StorageTrouble {
 pub struct Coordinator {
     job: JobId,
     epoch: u32,
+    /// Of attempts that are ordered from now on: `Attempt::claim`.
+    claim: u32,
     spec: Arc<JobSpec>,
     /// The specification fits into a message; other nodes get a larger one as a blob.
     is_inline: bool,
@@ -210,9 +212,11 @@ impl Coordinator {
         recover: bool,
     ) -> Self {
         let now = core.mono();
+        let claim = core.rng.random_range(1..=u32::MAX);
         let mut coordinator = Self {
             job: head.job,
             epoch: head.epoch,
+            claim,
             is_inline: postcard::to_stdvec(&*spec)
                 .is_ok_and(|bytes| bytes.len() <= limits::INLINE_SPEC_BYTES),
             place: Predicate::parse(&spec.place).ok(),
@@ -240,7 +244,7 @@ impl Coordinator {
             anew: BTreeSet::new(),
             replicas: BTreeMap::new(),
             progress: progress::Tracker::new(
-                core.rng.random_range(1..=u32::MAX),
+                claim,
                 // Entries of a log are told of in their order, once it is known.
                 (!spec.work.is_log() && !lattice.is_resting()).then_some(lattice),
                 limit_of(&spec, head.round),
@@ -298,6 +302,25 @@ impl Coordinator {
 
     pub fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// The name of an attempt that this claim orders, or of an end that it writes.
+    fn attempt(&self, number: u32) -> Attempt {
+        Attempt {
+            epoch: self.epoch,
+            claim: self.claim,
+            number,
+        }
+    }
+
+    /// Records were lost, and with them the numbers of the attempts that they were of.
+    fn name_anew(&mut self, core: &mut Core) {
+        self.claim = core.rng.random_range(1..=u32::MAX);
+    }
+
+    /// Whether this claim ordered an attempt: one of its epoch may be a rival's.
+    fn is_ours(&self, attempt: Attempt) -> bool {
+        (attempt.epoch, attempt.claim) == (self.epoch, self.claim)
     }
 
     /// The most processes that each of its tasks may be.

@@ -380,13 +380,13 @@ impl Coordinator {
     /// The failure of an attempt that counts already. One that this coordinator never heard of may
     /// have been ordered by another.
     fn is_old_failure(&self, lattice: &Lattice, from: NodeId, record: &TaskRecord) -> bool {
-        let is_ours = record.attempt.epoch == self.epoch;
+        let is_ours = self.is_ours(record.attempt);
         let is_active = self
             .find_active(from, record.task, record.attempt)
             .is_some();
         let counts = match lattice.cell(record.task) {
-            // What a claim of a later epoch ordered, which came to nothing, is no later failure.
-            Cell::Failed { attempt, .. } if is_ours && attempt.epoch > self.epoch => false,
+            // What another claim ordered, of a later epoch or a rival's, is no later failure.
+            Cell::Failed { attempt, .. } if is_ours && !self.is_ours(attempt) => false,
             Cell::Failed { attempt, .. } => record.attempt <= attempt,
             Cell::Unknown | Cell::Added(_) => false,
             Cell::Cancelled | Cell::Done(_) => true,

@@ -75,6 +75,7 @@ impl Coordinator {
             self.job,
             tasks.len()
         ));
+        self.name_anew(core);
         self.order_anew(core, lattice);
         tasks.into_iter().for_each(|task| self.reopen(task));
         self.wake(core);
@@ -89,6 +90,7 @@ impl Coordinator {
             return;
         }
         core.notice(format!("job {} goes on: results of it were lost", self.job));
+        self.name_anew(core);
         self.go_on(core, lattice);
         self.wake(core);
     }

@@ -9,8 +9,8 @@
 use super::{Coordinator, search::Unread, stopping::Waiter};
 use crate::{core::Core, io::Asker, lattice::Lattice};
 use nodectl_types::{
-    Answer, Attempt, Cell, JobHead, Outcome, ParamSpace, Params, QueryError, Record, TaskIndex,
-    TaskRecord, query::EntryKey,
+    Answer, Cell, JobHead, Outcome, ParamSpace, Params, QueryError, Record, TaskIndex, TaskRecord,
+    query::EntryKey,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -312,10 +312,7 @@ impl Coordinator {
 
     /// Has a row count under this claim.
     fn accept_row(&mut self, core: &Core, task: TaskIndex, row: Option<EntryKey>, params: Params) {
-        let never = Attempt {
-            epoch: self.epoch,
-            number: 0,
-        };
+        let never = self.attempt(0);
         let record = TaskRecord {
             accepted: self.epoch,
             started_ms: core.now.wall_ms,

@@ -216,10 +216,7 @@ impl Coordinator {
             (None, Some(rows)) => rows.params_of(task),
             (None, None) => Vec::new(),
         };
-        let never = Attempt {
-            epoch: self.epoch,
-            number: 0,
-        };
+        let never = self.attempt(0);
         let attempt = active.as_ref().map_or(never, |active| active.attempt);
         let node = active.as_ref().map_or(core.me, |active| active.node);
         let record = TaskRecord {

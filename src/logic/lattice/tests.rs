@@ -24,7 +24,15 @@ fn record(
         End::Cancelled => Outcome::Cancelled,
     };
     let failures = if end == End::Failed { failures } else { 0 };
-    let (attempt, node) = (Attempt { epoch, number }, NodeId([number as u8; 32]));
+    let (attempt, node) = (
+        Attempt {
+            epoch,
+            // Two claims of an epoch.
+            claim: number % 2,
+            number,
+        },
+        NodeId([number as u8; 32]),
+    );
     TaskRecord {
         accepted,
         failures,
@@ -197,7 +205,11 @@ fn a_task_beyond_the_job_is_never_news() {
 #[test]
 fn a_result_that_cannot_be_read_gives_way_to_another_and_to_nothing_less() {
     let mut lattice = Lattice::new(4);
-    let attempt = |epoch| Attempt { epoch, number: 1 };
+    let attempt = |epoch| Attempt {
+        epoch,
+        claim: 0,
+        number: 1,
+    };
     let record = |epoch, outcome| TaskRecord {
         accepted: epoch,
         ..TaskRecord::plain(1, attempt(epoch), NodeId([1; 32]), outcome)
@@ -225,4 +237,26 @@ fn a_result_that_cannot_be_read_gives_way_to_another_and_to_nothing_less() {
         (lattice.done(), lattice.digest()),
         (0, Lattice::new(4).digest())
     );
+}
+
+#[test]
+fn results_of_more_claims_than_have_a_place_are_known_too() {
+    let claims = Packed::CLAIMS as u32 + 2;
+    let record = |task| {
+        let attempt = Attempt {
+            epoch: 1,
+            claim: task,
+            number: 1,
+        };
+        TaskRecord {
+            accepted: 1,
+            ..TaskRecord::plain(task, attempt, NodeId([1; 32]), Outcome::Done)
+        }
+    };
+    let mut lattice = Lattice::new(claims);
+    for task in 0..claims {
+        lattice.merge(&record(task));
+    }
+    assert!((0..claims).all(|task| lattice.cell(task) == record(task).cell()));
+    assert_eq!(lattice.wide.len(), 2);
 }

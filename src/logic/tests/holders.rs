@@ -199,6 +199,7 @@ fn done(task: TaskIndex, node: NodeId) -> TaskRecord {
         task,
         Attempt {
             epoch: 1,
+            claim: 0,
             number: 1,
         },
         node,

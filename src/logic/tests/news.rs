@@ -16,6 +16,7 @@ fn told_of(each: Duration) -> Vec<(Duration, usize, usize)> {
         task,
         attempt: Attempt {
             epoch: 1,
+            claim: 0,
             number: 1,
         },
         params: Vec::new(),

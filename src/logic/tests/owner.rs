@@ -211,6 +211,7 @@ fn an_order_to_a_node_that_takes_no_work_is_returned_whoever_sends_it() {
             task: 0,
             attempt: Attempt {
                 epoch: 1,
+                claim: 0,
                 number: 1,
             },
             params: Vec::new(),
@@ -615,6 +616,7 @@ fn a_node_takes_the_jobs_that_its_owner_admits_and_explain_says_why_not() {
         task: 0,
         attempt: Attempt {
             epoch: 1,
+            claim: 0,
             number: 9,
         },
         params: Vec::new(),

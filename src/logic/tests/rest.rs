@@ -15,6 +15,7 @@ struct Restarted {
 fn record(task: TaskIndex) -> TaskRecord {
     let attempt = Attempt {
         epoch: 1,
+        claim: 0,
         number: 1,
     };
     TaskRecord {

@@ -15,6 +15,7 @@ fn a_job_whose_head_was_damaged_is_gone_on_with() {
     });
     let attempt = Attempt {
         epoch: 4,
+        claim: 0,
         number: 1,
     };
     let record = TaskRecord {

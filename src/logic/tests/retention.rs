@@ -304,6 +304,7 @@ fn an_ended_job_is_removed_by_a_node_that_still_makes_sure_of_its_end() {
         NodeId([1; 32]),
         Attempt {
             epoch: 1,
+            claim: 0,
             number: 1,
         },
     );

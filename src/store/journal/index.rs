@@ -190,7 +190,11 @@ mod tests {
 
     #[test]
     fn a_record_hides_those_of_lower_rank_and_the_lesser_of_its_own() {
-        let attempt = |number| Attempt { epoch: 1, number };
+        let attempt = |number| Attempt {
+            epoch: 1,
+            claim: 0,
+            number,
+        };
         let record =
             |number, outcome| TaskRecord::plain(1, attempt(number), NodeId([1; 32]), outcome);
         let failed = |failures| TaskRecord {

@@ -390,7 +390,7 @@ fn as_before(record: &Record) -> Vec<u8> {
     );
     let fields = (
         task.task,
-        task.attempt,
+        (task.attempt.epoch, task.attempt.number),
         task.node,
         &task.outcome,
         task.failures,

@@ -13,8 +13,8 @@ use super::{
     journal::{self, READABLE},
 };
 use nodectl_types::{
-    Answer, Author, Builtin, Failure, Isolation, JobHead, JobQuery, JobSpec, Message, NodeQuery,
-    Query, QueryError, Record, TaskRecord, WorkSpec, limits, query::Location,
+    Answer, Attempt, Author, Builtin, Failure, Isolation, JobHead, JobQuery, JobSpec, Message,
+    NodeQuery, Query, QueryError, Record, TaskRecord, WorkSpec, limits, query::Location,
 };
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -111,6 +111,10 @@ fn as_before(record: Record) -> Record {
             ..head
         }),
         Record::Task(task) => Record::Task(Arc::new(TaskRecord {
+            attempt: Attempt {
+                claim: 0,
+                ..task.attempt
+            },
             accepted: task.attempt.epoch,
             params: Vec::new(),
             row: None,

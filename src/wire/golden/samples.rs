@@ -41,6 +41,7 @@ const NODE: NodeId = NodeId([7; 32]);
 const HASH: BlobHash = BlobHash([9; 32]);
 const ATTEMPT: Attempt = Attempt {
     epoch: 3,
+    claim: 9,
     number: 2,
 };
 

@@ -19,6 +19,10 @@ pub const ALL: &[Scenario] = &[
         "searches::failed_tasks_keep_theirs",
         failed_tasks_keep_theirs,
     ),
+    (
+        "searches::two_claims_of_one_epoch_name_attempts_apart",
+        two_claims_of_one_epoch_name_attempts_apart,
+    ),
 ];
 
 const TASKS: u32 = 60;
@@ -115,6 +119,29 @@ pub fn failed_tasks_keep_theirs() {
             assert_eq!(first.map(|(_, first)| first), Some(params), "task {task}");
         }
         assert!(begun.len() > TASKS as usize, "none was tried again");
+        script.settle();
+    }
+}
+
+/// Beyond a cut the job is claimed twice in one epoch, and both sides order what is left of it. When
+/// they meet, what nodes run for one of them is no attempt of the other's.
+pub fn two_claims_of_one_epoch_name_attempts_apart() {
+    for seed in 1..=20 {
+        let mut script = Script::seeded(6, seed);
+        let job = script.job(search(6_000));
+        script.until_told(job, STARTUP);
+        let holder = script.coordinator(job);
+        let replica = script.replicas(job)[0];
+        let other = script.others(job)[0];
+        script.cut(&[replica, other], 20.0);
+        script.run(0.2);
+        script.kill(holder);
+        script.until(15.0, "both sides claim the job in one epoch", |world| {
+            let claims = world.claims(job);
+            claims.len() == 2 && claims[0].1 == claims[1].1
+        });
+        script.until_done(job);
+        script.start(holder);
         script.settle();
     }
 }

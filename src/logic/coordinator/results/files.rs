@@ -233,7 +233,11 @@ mod tests {
     fn a_result_that_does_not_come_is_not_expected_any_more() {
         let node = NodeId([2; 32]);
         let record = |epoch, outcome| {
-            let attempt = Attempt { epoch, number: 1 };
+            let attempt = Attempt {
+                epoch,
+                claim: 0,
+                number: 1,
+            };
             Arc::new(TaskRecord {
                 accepted: epoch,
                 failures: 1,
