@@ -122,10 +122,6 @@ pub enum Asker {
 
 /// Something to be done. The order matters: earlier first.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most effects are messages, and each moves through one list once"
-)]
 pub enum Effect {
     Send {
         to: NodeId,

@@ -57,10 +57,6 @@ use zeroize::Zeroizing;
 
 /// Everything that can happen to a node.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most events come from the network, and each moves through one queue once"
-)]
 pub enum Event {
     Net(NetEvent),
     Store(StoreEvent),
@@ -80,10 +76,6 @@ pub enum Event {
 }
 
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most events are messages, and each moves through one queue once"
-)]
 pub enum NetEvent {
     /// An authenticated connection to a peer of our protocol version exists. Messages to it arrive
     /// in order while it lasts.

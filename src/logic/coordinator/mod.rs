@@ -211,7 +211,6 @@ impl Coordinator {
         head: JobHead,
         recover: bool,
     ) -> Self {
-        let now = core.mono();
         let claim = core.rng.random_range(1..=u32::MAX);
         let mut coordinator = Self {
             job: head.job,
@@ -249,7 +248,7 @@ impl Coordinator {
                 (!spec.work.is_log() && !lattice.is_resting()).then_some(lattice),
                 limit_of(&spec, head.round),
             ),
-            head_told: now,
+            head_told: core.mono(),
             tick_set: false,
             kept: recover,
             confirmed: !recover,
