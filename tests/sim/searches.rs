@@ -61,8 +61,9 @@ impl World {
             let node = self.index_of(record.node);
             let key = (job, record.task, record.attempt);
             let given = node.and_then(|node| self.searches.given.get(&(node, key)));
-            // Of one that was ended without a report its coordinator may not know it.
-            let is_known = record.is_done() || !record.params.is_empty();
+            // Of one that was ended without a report its coordinator may not know it, and one that
+            // was ended before it began ran with nothing.
+            let is_known = record.is_done() || (!record.params.is_empty() && given.is_some());
             if is_known && given != Some(&record.params) {
                 let text = format!(
                     "{} task {}: {:?}, and it ran with {given:?}",
