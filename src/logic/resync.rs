@@ -438,8 +438,8 @@ impl State {
     ) {
         if from == self.core.me {
             // Read from this node's own journal, to be accepted anew or to be learnt from.
-            self.with_coordinator(job, |coordinator, _, copy| {
-                coordinator.trials_read(&copy.lattice, &records);
+            self.with_coordinator(job, |coordinator, core, copy| {
+                coordinator.trials_read(core, &copy.lattice, &records);
             });
             return self.learn(from, job, None, records);
         }

@@ -93,6 +93,11 @@ impl Script {
         self.world.act(Act::Cancel { job: number });
     }
 
+    pub fn cancel_tasks(&mut self, job: JobId, tasks: Vec<TaskIndex>) {
+        let job = self.world.user.number(job).expect("its user knows it");
+        self.world.act(Act::CancelTasks { job, tasks });
+    }
+
     pub fn coordinator(&self, job: JobId) -> usize {
         self.world
             .coordinator(job)

@@ -188,8 +188,20 @@ impl Coordinator {
         !unread.is_empty()
     }
 
+    /// What tasks run with that were drawn or added before this claim is yet to be read.
+    pub(super) fn is_reading_trials(&self) -> bool {
+        let search = self.search.as_ref().map(|search| &search.unread);
+        let rows = self.rows.as_ref().map(|rows| &rows.unread);
+        search.or(rows).is_some_and(|unread| !unread.is_empty())
+    }
+
     /// Records of this node's own journal.
-    pub fn trials_read(&mut self, lattice: &Lattice, records: &[Arc<TaskRecord>]) {
+    pub fn trials_read(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        records: &[Arc<TaskRecord>],
+    ) {
         let counts = |record: &&Arc<TaskRecord>| lattice.cell(record.task) == Cell::of(record);
         if let Some(search) = &mut self.search {
             search.unread.came(records);
@@ -203,6 +215,7 @@ impl Coordinator {
                 rows.note(record);
             }
         }
+        self.answer_cancellers(core, lattice);
     }
 
     /// A record counts.

@@ -191,9 +191,10 @@ impl Coordinator {
     fn end_early(&mut self, core: &mut Core, lattice: &Lattice, task: TaskIndex, outcome: Outcome) {
         let ended =
             self.head(core).phase.is_ended() || lattice.has_ended(task, self.failure_limit(core));
-        // What is being written decides; a task that it leaves open is asked for again by
-        // `answer_cancellers`.
-        if ended || self.results.is_settling(task) || !self.stopping.ending.insert(task) {
+        // What is being written decides, and what a task runs with is read first: whoever waits for
+        // its end asks again by `answer_cancellers`.
+        let waits = self.results.is_settling(task) || self.is_reading_trials();
+        if ended || waits || !self.stopping.ending.insert(task) {
             return;
         }
         let active = self

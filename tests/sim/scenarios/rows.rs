@@ -20,6 +20,10 @@ pub const ALL: &[Scenario] = &[
         everything_was_down_at_once,
     ),
     ("rows::failed_tasks_keep_theirs", failed_tasks_keep_theirs),
+    (
+        "rows::one_is_cancelled_before_it_is_read",
+        one_is_cancelled_before_it_is_read,
+    ),
 ];
 
 const ROWS: u32 = 200;
@@ -95,6 +99,25 @@ pub fn failed_tasks_keep_theirs() {
         until_added(&mut script, job, 100);
         let coordinator = script.coordinator(job);
         script.restart(coordinator, 1.0);
+        script.until_done(job);
+        script.settle();
+    }
+}
+
+/// The record of its end has its key all the same.
+pub fn one_is_cancelled_before_it_is_read() {
+    for seed in 1..=6 {
+        let mut script = Script::seeded(2, seed);
+        let job = script.job(open(2_000));
+        until_added(&mut script, job, 40);
+        for node in 0..2 {
+            script.kill(node);
+        }
+        script.start(0);
+        // Its user waits until somebody coordinates the job.
+        script.cancel_tasks(job, vec![30, 31, 32]);
+        script.run(0.5);
+        script.start(1);
         script.until_done(job);
         script.settle();
     }
