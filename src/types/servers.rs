@@ -208,8 +208,8 @@ pub enum Compression {
     /// SparseLoCo sends of outer gradients, arXiv 2508.15706).
     Int2,
     /// Of each 4,096 numbers of a gradient only the largest, this fraction of them (Aji and
-    /// Heafield, arXiv 1704.05021; in chunks, Sarfi et al., arXiv 2508.15706); sums and values as in
-    /// `Int8`, or `Int2` if the largest are written so.
+    /// Heafield, arXiv 1704.05021; in chunks, Sarfi et al., arXiv 2508.15706); sums and values as
+    /// in `Int8`, or `Int2` if the largest are written so.
     TopK {
         fraction: f32,
         #[serde(default)]

@@ -196,12 +196,7 @@ impl Coordinator {
     }
 
     /// Records of this node's own journal.
-    pub fn trials_read(
-        &mut self,
-        core: &mut Core,
-        lattice: &Lattice,
-        records: &[Arc<TaskRecord>],
-    ) {
+    pub fn trials_read(&mut self, core: &mut Core, lattice: &Lattice, records: &[Arc<TaskRecord>]) {
         let counts = |record: &&Arc<TaskRecord>| lattice.cell(record.task) == Cell::of(record);
         if let Some(search) = &mut self.search {
             search.unread.came(records);
