@@ -194,7 +194,7 @@ fn every_mode_and_compression_trains_across_nodes() {
         ("int8", r#""compression": "int8", "replicas": 1"#),
         ("topk", r#""compression": "topk", "fraction": 0.5"#),
         (
-            "topk of 2 bits",
+            "topk-int2",
             r#""compression": "topk", "fraction": 0.5, "top_values": "int2""#,
         ),
     ];
