@@ -68,7 +68,22 @@ fn read<T: Default>(path: &Path, most: u64, decode: impl Fn(&[u8]) -> Result<T, 
 
 /// Writes what it is told, the newest only, beside the node's loop.
 pub struct NotesWriter<T> {
-    newest: watch::Sender<T>,
+    newest: watch::Sender<Told<T>>,
+    written: watch::Receiver<Written>,
+}
+
+/// What is to be written, counted.
+#[derive(Default)]
+struct Told<T> {
+    number: u64,
+    value: T,
+}
+
+/// How far writing got, and why the last try failed, if it did.
+#[derive(Clone, Default)]
+struct Written {
+    number: u64,
+    error: Option<String>,
 }
 
 impl NotesWriter<Retention> {
@@ -113,25 +128,49 @@ impl NotesWriter<Vec<KeptSecret>> {
 impl<T: Clone + Default + Send + Sync + 'static> NotesWriter<T> {
     /// What is told last counts.
     pub fn write(&self, value: T) {
-        self.newest.send_replace(value);
+        self.newest.send_modify(|newest| {
+            newest.number += 1;
+            newest.value = value;
+        });
+    }
+
+    /// Ends when what was told until now is on the disk, or cannot be written.
+    pub fn written(&self) -> impl Future<Output = Result<(), String>> + use<T> {
+        let (told, mut written) = (self.newest.borrow().number, self.written.clone());
+        async move {
+            let known = written.wait_for(|written| written.number >= told).await;
+            match known.map(|written| written.error.clone()) {
+                Ok(None) => Ok(()),
+                Ok(Some(error)) => Err(error),
+                Err(_) => Err("the node is ending".into()),
+            }
+        }
     }
 
     /// Called inside the runtime that runs the node.
     fn start(path: PathBuf, encode: fn(&T) -> Vec<u8>, failed: fn(&Path, io::Error)) -> Self {
-        let (newest, mut told) = watch::channel(T::default());
+        let (newest, mut told) = watch::channel(Told::<T>::default());
+        let (tell, written) = watch::channel(Written::default());
         tokio::spawn(async move {
             while told.changed().await.is_ok() {
-                let bytes = encode(&told.borrow_and_update());
+                let (number, bytes) = {
+                    let told = told.borrow_and_update();
+                    (told.number, encode(&told.value))
+                };
                 let target = path.clone();
-                let written =
-                    tokio::task::spawn_blocking(move || atomic::write(&target, &bytes, 0o600))
-                        .await;
-                if let Ok(Err(error)) = written {
+                let write = move || atomic::write(&target, &bytes, 0o600);
+                let written = tokio::task::spawn_blocking(write).await;
+                let error = written
+                    .unwrap_or_else(|error| Err(io::Error::other(error)))
+                    .err();
+                let why = error.as_ref().map(io::Error::to_string);
+                if let Some(error) = error {
                     failed(&path, error);
                 }
+                tell.send_replace(Written { number, error: why });
             }
         });
-        Self { newest }
+        Self { newest, written }
     }
 }
 
@@ -144,5 +183,41 @@ impl RetentionKeeper for NotesWriter<Retention> {
 impl OwnerKeeper for NotesWriter<OwnerWord> {
     fn keep(&self, word: OwnerWord) {
         self.write(word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(name: &str) -> KeptSecret {
+        KeptSecret {
+            name: name.into(),
+            version: 1,
+            changed_ms: 0,
+            sealed: Some(vec![1, 2, 3]),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_said_to_be_written_is_on_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let writer = NotesWriter::of_secrets(directory.path());
+        writer.written().await.unwrap();
+        for number in 0..20 {
+            let told = vec![secret(&format!("S{number}"))];
+            writer.write(told.clone());
+            writer.written().await.unwrap();
+            let bytes = std::fs::read(directory.path().join(SECRETS_FILE)).unwrap();
+            assert_eq!(secrets::decode(&bytes).unwrap(), told);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let writer = NotesWriter::of_secrets(&directory.path().join("nowhere"));
+        writer.write(vec![secret("A")]);
+        assert!(writer.written().await.is_err());
     }
 }

@@ -3,6 +3,7 @@
 
 use super::remembered::{NotesWriter, SECRETS_FILE};
 use anyhow::Context;
+use futures::future::BoxFuture;
 use nodectl_ports::Vault;
 use nodectl_types::{KeptSecret, secret::MAX_NAME_BYTES};
 use nodectl_wire::secrets;
@@ -121,6 +122,10 @@ impl Vault for Strongbox {
     fn keep(&self, secrets: Vec<KeptSecret>) {
         self.remember(&secrets);
         self.keeper.write(secrets);
+    }
+
+    fn written(&self) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(self.keeper.written())
     }
 }
 

@@ -49,13 +49,7 @@ pub(super) async fn put(
         }
         let sealed = shared.api.vault.seal(&name, &value);
         let sealed = sealed.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why))?;
-        shared
-            .ask(Query::PutSecret {
-                name: name.clone(),
-                sealed: Some(sealed),
-            })
-            .await?;
-        Ok(Json(Okay { ok: true }))
+        keep(&shared, name.clone(), Some(sealed)).await
     }
     .await;
     shared
@@ -74,18 +68,28 @@ pub(super) async fn drop(
     check(&name)?;
     let dropped = async {
         caller.owns_node(&shared, "keep secrets")?;
-        shared
-            .ask(Query::PutSecret {
-                name: name.clone(),
-                sealed: None,
-            })
-            .await?;
-        Ok(Json(Okay { ok: true }))
+        keep(&shared, name.clone(), None).await
     }
     .await;
     shared
         .noted(&caller, AuditName::DropSecret, Some(name), dropped)
         .await
+}
+
+/// Ends when it is on this node's disk: other nodes may hear of it later.
+async fn keep(
+    shared: &Shared,
+    name: String,
+    sealed: Option<Vec<u8>>,
+) -> Result<Json<Okay>, ApiError> {
+    shared.ask(Query::PutSecret { name, sealed }).await?;
+    let written = shared.api.vault.written().await;
+    written.map_err(|why| {
+        let error = format!("it is known, but this node cannot write it down: {why}");
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, error)
+            .hint("other nodes have it, if there are any; put it again when the disk is well")
+    })?;
+    Ok(Json(Okay { ok: true }))
 }
 
 fn check(name: &str) -> Result<(), ApiError> {

@@ -410,6 +410,8 @@ pub trait Vault: Send + Sync {
     /// All that are known now; what is told last counts. They are written, too, so that the node's
     /// next life knows them.
     fn keep(&self, secrets: Vec<KeptSecret>);
+    /// Ends when what was told to be kept until now is on the disk, or cannot be written.
+    fn written(&self) -> BoxFuture<'static, Result<(), String>>;
 }
 
 /// The content-addressed store of this node. Methods block on the disk: call them from blocking
