@@ -7,6 +7,14 @@ import { clock, counted, span } from "./format.js";
 const COLOURS = { done: "--done", failed: "--failed", stopped: "--stopped", cancelled: "--stopped", running: "--running" };
 const LANE = 12;
 const MOST_LANES = 24;
+const [SECOND, MINUTE, HOUR, DAY] = [1000, 60_000, 3_600_000, 86_400_000];
+// Between two times that are written below, in milliseconds.
+const STEPS = [
+  ...[1, 2, 5, 10, 20, 50, 100, 200, 500],
+  ...[1, 2, 5, 10, 15, 30].map((seconds) => seconds * SECOND),
+  ...[1, 2, 5, 10, 15, 30].map((minutes) => minutes * MINUTE),
+  ...[1, 2, 3, 6, 12, 24].map((hours) => hours * HOUR),
+];
 
 /** Gives { element, update(bars, note), end() }; bars: { task, node, start, end, status }. */
 export function taskStream(openTask) {
@@ -69,11 +77,15 @@ export function taskStream(openTask) {
     });
     context.globalAlpha = 1;
     context.fillStyle = colour("--quiet");
-    const ticks = Math.max(2, Math.min(6, Math.floor((width - left) / 140)));
-    for (let at = 0; at <= ticks; at += 1) {
-      const ms = from + ((to - from) * at) / ticks;
-      context.textAlign = at === 0 ? "left" : at === ticks ? "right" : "center";
-      context.fillText(to - from < 3000 ? `${((ms - from) / 1000).toFixed(2)} s` : clock(ms), x(ms), axis + 14);
+    const most = Math.max(2, Math.min(8, Math.floor((width - left) / 120)));
+    const isShort = to - from < 3 * SECOND;
+    const steps = isShort ? STEPS : STEPS.filter((ms) => ms >= SECOND);
+    const step = steps.find((ms) => (to - from) / ms <= most) ?? Math.ceil((to - from) / most / DAY) * DAY;
+    for (let ms = isShort ? from : Math.ceil(from / step) * step; ms <= to; ms += step) {
+      const near = x(ms) < left + 30 ? "left" : "center";
+      context.textAlign = x(ms) > width - 34 ? "right" : near;
+      const digits = Math.max(0, 3 - Math.floor(Math.log10(step)));
+      context.fillText(isShort ? `${((ms - from) / SECOND).toFixed(digits)} s` : clock(ms), x(ms), axis + 14);
     }
     shape = { from, to };
     canvas.setAttribute("aria-label", `${counted(bars.length, "task")} on ${counted(nodes.size, "node")} within ${span((to - from) / 1000)}`);
