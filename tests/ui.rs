@@ -1,5 +1,7 @@
 //! The web page on real nodes: over plain HTTP, and in a real browser where there is one.
 
+#[path = "ui/access.rs"]
+mod access;
 #[path = "ui/browser.rs"]
 mod browser;
 mod common;
@@ -241,8 +243,10 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
                 browser.width() <= width
             });
         }
+        access::check(&browser, name);
         page::keep_pictures(&browser, name, heading_of(name));
     }
+    access::open_by_keyboard(&browser, "fit-spectra");
     markup_is_text(&browser, &cluster);
     assert_eq!(browser.errors(), Vec::<String>::new());
     let elsewhere = browser.script(

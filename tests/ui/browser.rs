@@ -134,6 +134,15 @@ impl Browser {
         pressed == json!(true)
     }
 
+    /// Presses a key, as whoever has no mouse does: its name and its code in the DevTools protocol.
+    pub fn press_key(&self, key: &str, code: u32) {
+        let text = if key == "Enter" { "\r" } else { "" };
+        let event = |kind: &str| json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text });
+        for kind in ["keyDown", "keyUp"] {
+            self.devtools("Input.dispatchKeyEvent", &event(kind));
+        }
+    }
+
     /// What can be read on the page, in pictures too.
     pub fn text(&self) -> String {
         let text = self.script("return document.body.textContent");
