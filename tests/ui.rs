@@ -88,6 +88,37 @@ fn with_write_it_cancels_and_drains_and_the_audit_log_has_it() {
 }
 
 #[test]
+fn a_job_is_cancelled_on_the_page_once_that_is_confirmed() {
+    let Some(browser) = Browser::start() else {
+        eprintln!("SKIPPED: no chromium, or no chromedriver");
+        return;
+    };
+    let cluster = Cluster::of(1);
+    let job = "name = \"long\"\ncommand = [\"sleep\", \"600\"]\nrepeat = 9\n";
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "long", job));
+    let page = Page::start(&cluster, 0, &["--write"]);
+    browser.go(&page.address);
+    wait_until(SOON, "the page is there", || browser.text().contains("n0"));
+    browser.turn_to(&format!("#/job/{id}"));
+    let asks = || {
+        wait_until(SOON, "a button that asks", || {
+            browser.press("main", "Cancel the job")
+        });
+        let said = browser.script("return document.querySelector('dialog[open]').textContent");
+        let said = text(&said);
+        let all = ["will be stopped", "This cannot be undone"];
+        assert!(all.iter().all(|told| said.contains(told)), "{said}");
+    };
+    asks();
+    assert!(browser.press("dialog", "Leave it as it is"));
+    let still = cluster.json(0, &["job", &id, "--json"]);
+    assert_ne!(still["phase"], "cancelled");
+    asks();
+    assert!(browser.press("dialog", "Cancel the job"));
+    assert_eq!(cluster.wait_end(0, &id), "cancelled");
+}
+
+#[test]
 fn parameter_sets_are_added_on_the_page() {
     let Some(browser) = Browser::start() else {
         eprintln!("SKIPPED: no chromium, or no chromedriver");
@@ -197,8 +228,36 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
     };
     let page = Page::start(&cluster, 0, &[]);
     browser.go(&page.address);
+    for (name, hash, awaited) in &views_of(&ids, pools) {
+        browser.turn_to(hash);
+        wait_until(LATER, &format!("{name}: {awaited}"), || {
+            browser.text().contains(awaited)
+        });
+        for width in [1280, 390] {
+            browser.resize(width, 800);
+            wait_until(SOON, &format!("{name} fits into {width}"), || {
+                browser.width() <= width
+            });
+        }
+        access::check(&browser, name);
+        page::keep_pictures(&browser, name, heading_of(name));
+    }
+    access::open_by_keyboard(&browser, "fit-spectra");
+    markup_is_text(&browser, &cluster);
+    assert_eq!(browser.errors(), Vec::<String>::new());
+    let elsewhere = browser.script(
+        "return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith(location.origin))",
+    );
+    assert_eq!(elsewhere, json!([]), "it asks nobody else");
+    let paint = browser
+        .script("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
+    eprintln!("first paint after {paint} ms");
+}
+
+/// What each view is called, where it is, and what it shows.
+fn views_of(ids: &[String; 5], pools: &'static str) -> [(&'static str, String, &'static str); 16] {
     let [fit, sweep, train, waits, patterns] = ids;
-    let views = [
+    [
         ("cluster", "#/cluster".to_string(), "n2"),
         ("jobs", "#/jobs".to_string(), "fit-spectra"),
         ("job", format!("#/job/{fit}/stream"), "Task stream"),
@@ -231,31 +290,7 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
             "Nothing is launched from this machine",
         ),
         ("events", "#/events".to_string(), "was submitted by"),
-    ];
-    for (name, hash, awaited) in &views {
-        browser.turn_to(hash);
-        wait_until(LATER, &format!("{name}: {awaited}"), || {
-            browser.text().contains(awaited)
-        });
-        for width in [1280, 390] {
-            browser.resize(width, 800);
-            wait_until(SOON, &format!("{name} fits into {width}"), || {
-                browser.width() <= width
-            });
-        }
-        access::check(&browser, name);
-        page::keep_pictures(&browser, name, heading_of(name));
-    }
-    access::open_by_keyboard(&browser, "fit-spectra");
-    markup_is_text(&browser, &cluster);
-    assert_eq!(browser.errors(), Vec::<String>::new());
-    let elsewhere = browser.script(
-        "return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith(location.origin))",
-    );
-    assert_eq!(elsewhere, json!([]), "it asks nobody else");
-    let paint = browser
-        .script("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
-    eprintln!("first paint after {paint} ms");
+    ]
 }
 
 /// The heading of what a picture is taken of, where that is not at the top of the page.
