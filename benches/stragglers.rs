@@ -149,8 +149,8 @@ fn goodput(cluster: &Cluster) {
     let ways = [
         (
             "goodput-local",
-            "local, quorum of 3",
-            r#"{"batch": 96, "slow": 3, "consistency": "local", "local_steps": 50, "quorum": 3}"#,
+            "local, quorum of 2",
+            r#"{"batch": 96, "slow": 3, "consistency": "local", "local_steps": 50, "quorum": 2}"#,
         ),
         (
             "goodput-pace",
@@ -216,7 +216,7 @@ fn accuracy(cluster: &mut Cluster) {
         mean
     };
     let bsp = of(cluster, "bsp, undisturbed", "", false);
-    let keys = "consistency = { local = 5, quorum = 3, grace = \"20 ms\" }\nretries = 50";
+    let keys = "consistency = { local = 5, quorum = 2, grace = \"20 ms\" }\nretries = 50";
     let quorum = of(cluster, "quorum, a straggler and a kill", keys, true);
     report::bar(
         "accuracy below that of bsp, in points",
