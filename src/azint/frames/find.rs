@@ -99,17 +99,11 @@ pub(super) fn frames(
 
 /// Why no dataset of a file below a group has frames: what there is in their place.
 fn without_frames(own: OpenedFile<'_>, below: &str) -> String {
-    let mut names = own.file.dataset_names();
-    names.sort();
-    names.truncate(MAX_NAMES);
-    let prefix = format!("{below}/");
-    let is_below =
-        |name: &&String| below.is_empty() || name.trim_start_matches('/').starts_with(&prefix);
     let is_stack = |name: &&String| {
         own.shape(name)
             .is_some_and(|shape| [3, 4].contains(&shape.len()))
     };
-    match names.iter().filter(is_below).find(is_stack) {
+    match datasets_below(own, below).iter().find(is_stack) {
         Some(empty) => format!(
             "`/{}` has no frames\nhint: was the measurement given up, or has it not begun?",
             empty.trim_matches('/')
@@ -283,16 +277,9 @@ fn parts(own: OpenedFile<'_>, name: &str) -> Option<LocalDataset> {
 /// The dataset of three axes with the most numbers, below a group; of several the first by name.
 /// Where there is none, one of four: a map.
 fn largest(own: OpenedFile<'_>, below: &str) -> Option<LocalDataset> {
-    let mut names = own.file.dataset_names();
-    names.sort();
-    names.truncate(MAX_NAMES);
-    let prefix = format!("{below}/");
-    let is_below =
-        |name: &&String| below.is_empty() || name.trim_start_matches('/').starts_with(&prefix);
     let mut best: Option<((bool, u128), String)> = None;
-    for name in names
+    for name in datasets_below(own, below)
         .iter()
-        .filter(is_below)
         .chain(&external_links(own, below))
     {
         let Some(shape) = own.shape(name) else {
@@ -309,6 +296,16 @@ fn largest(own: OpenedFile<'_>, below: &str) -> Option<LocalDataset> {
         name: name.clone(),
         datasets: vec![name],
     })
+}
+
+/// The names of a file's datasets below a group, in their order.
+fn datasets_below(own: OpenedFile<'_>, below: &str) -> Vec<String> {
+    let mut names = own.file.dataset_names();
+    names.sort();
+    names.truncate(MAX_NAMES);
+    let prefix = format!("{below}/");
+    names.retain(|name| below.is_empty() || name.trim_start_matches('/').starts_with(&prefix));
+    names
 }
 
 /// Links to other files, which are not among a file's datasets.
