@@ -117,7 +117,7 @@ struct PoolWorker<P> {
     since: Time,
     answered: usize,
     timed_out: bool,
-    /// It is ended for a task that nobody wants any more: no other is to blame.
+    /// Ended for a task that nobody wants any more: no other task is to blame.
     stopped: bool,
 }
 

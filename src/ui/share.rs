@@ -43,7 +43,7 @@ impl SharedReads {
         answer.get_or_init(asked).await.clone()
     }
 
-    /// The same of a path whose answer may be long: its first bytes.
+    /// The first bytes of what a path answers, where that may be long.
     pub async fn read_part(self: &Arc<Self>, path: &str) -> (StatusCode, Bytes) {
         let answer = self.shared(path);
         let asked = || ask_part(&self.client, path);

@@ -60,7 +60,7 @@ pub fn of_pages(cluster: &Cluster, job: &str, count: usize) -> Cost {
     }
 }
 
-/// The same without a page.
+/// What the node costs without a page.
 pub fn of_nobody(cluster: &Cluster, job: &str) -> f64 {
     let page = Page::open(cluster, 0, &[]);
     // Somebody else's wait for results that do not come paces this.

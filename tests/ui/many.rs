@@ -23,7 +23,7 @@ const STARTED_MS: u64 = 1_767_225_600_000;
 const RESTS_AFTER: Duration = Duration::from_secs(15);
 /// What the processes that draw the page may hold, in bytes.
 const MOST_BYTES: u64 = 200_000_000;
-/// The same while all results pass through the page into a file.
+/// What they may hold while all results pass through the page into a file, in bytes.
 const MOST_WHILE_SAVING: u64 = 250_000_000;
 
 /// How many results somebody wants, or this many.

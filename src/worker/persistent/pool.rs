@@ -46,7 +46,7 @@ struct LaunchedAttendant {
     dir: PathBuf,
     outputs: Vec<String>,
     process: WorkerProcess,
-    /// Its way to this node's blobs.
+    /// The worker's way to this node's blobs.
     blobs: Invited,
 }
 
