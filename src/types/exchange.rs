@@ -2,7 +2,7 @@
 //! factors from each worker to each other. The rule is Poseidon's (Zhang et al., arXiv 1706.03292,
 //! section 3.2), with what replicas and compression add.
 
-use super::servers::{Compression, TopKValues};
+use super::servers::Compression;
 
 /// The ways that a layer's gradient may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,11 +103,7 @@ impl Compression {
             Self::Int2 => (0.25 + 4.0 / 128.0) / 4.0,
             // A place of 12 bits and a value for each number that is sent.
             Self::TopK { fraction, values } => {
-                let value = match values {
-                    TopKValues::Bf16 => Self::Bf16,
-                    TopKValues::Int2 => Self::Int2,
-                };
-                f64::from(fraction) * (12.0 / 32.0 + value.ratio())
+                f64::from(fraction) * (12.0 / 32.0 + values.compression().ratio())
             }
         }
     }

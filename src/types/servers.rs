@@ -227,6 +227,16 @@ pub enum TopKValues {
     Int2,
 }
 
+impl TopKValues {
+    /// The compression of the largest numbers, behind their places.
+    pub fn compression(self) -> Compression {
+        match self {
+            Self::Bf16 => Compression::Bf16,
+            Self::Int2 => Compression::Int2,
+        }
+    }
+}
+
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}` is {value}; it must be {wanted}")]
