@@ -6,6 +6,7 @@ use super::{
     error::ApiError,
     extract::{Args, Path},
     resolve,
+    results::located,
     state::Shared,
 };
 use axum::{
@@ -166,20 +167,8 @@ impl Tail {
     }
 
     async fn locate(&self) -> Result<Location, ApiError> {
-        match self
-            .shared
-            .ask(Query::Job(
-                self.job,
-                JobQuery::Locate {
-                    task: self.task,
-                    rank: self.rank.unwrap_or_default(),
-                },
-            ))
-            .await?
-        {
-            Answer::Where(location) => Ok(location),
-            _ => Err(ApiError::unexpected("a task's place")),
-        }
+        let rank = self.rank.unwrap_or_default();
+        located(&self.shared, self.job, self.task, rank).await
     }
 
     /// The body's next bytes; None at the end.

@@ -48,7 +48,7 @@ const KEY_CHARS: usize = 64;
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct RankedResults {
     pub progress: ProgressView,
-    /// Those of the page, the first first.
+    /// Results of the page, the first first.
     pub results: Vec<TaskResult>,
     /// Tasks in the ranking, as far as results have been read.
     pub total: u32,
@@ -125,7 +125,7 @@ async fn records(
     tasks: Vec<TaskIndex>,
 ) -> Result<Vec<Arc<TaskRecord>>, ApiError> {
     let found: Vec<_> = stream::iter(tasks)
-        .map(|task| located(shared, job, task))
+        .map(|task| located(shared, job, task, 0))
         .buffered(RECORDS_AT_ONCE)
         .try_collect()
         .await?;
@@ -138,7 +138,7 @@ async fn records(
 
 /// What results are sorted by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Column {
+enum RankColumn {
     Ended,
     Task,
     Status,
@@ -151,19 +151,19 @@ enum Column {
     ParamOf(String),
 }
 
-fn column(name: &str) -> Result<Column, ApiError> {
+fn column(name: &str) -> Result<RankColumn, ApiError> {
     Ok(match name {
-        "ended" => Column::Ended,
-        "task" => Column::Task,
-        "status" => Column::Status,
-        "seconds" => Column::Seconds,
-        "cpu_seconds" => Column::CpuSeconds,
-        "max_rss_bytes" => Column::MaxRss,
-        "started_ms" => Column::Started,
-        "value" => Column::Value,
+        "ended" => RankColumn::Ended,
+        "task" => RankColumn::Task,
+        "status" => RankColumn::Status,
+        "seconds" => RankColumn::Seconds,
+        "cpu_seconds" => RankColumn::CpuSeconds,
+        "max_rss_bytes" => RankColumn::MaxRss,
+        "started_ms" => RankColumn::Started,
+        "value" => RankColumn::Value,
         other => match other.split_once('.') {
-            Some(("value", key)) => Column::ValueOf(key.into()),
-            Some(("params", key)) => Column::ParamOf(key.into()),
+            Some(("value", key)) => RankColumn::ValueOf(key.into()),
+            Some(("params", key)) => RankColumn::ParamOf(key.into()),
             _ => {
                 let error = format!("results cannot be sorted by `{other}`");
                 let hint = "`by` can be ended, task, status, seconds, cpu_seconds, \
@@ -200,7 +200,7 @@ impl Eq for Sorted {}
 
 /// What a result has in a column.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum SortKey {
+enum RankKey {
     Number(Sorted),
     Text(String),
 }
@@ -209,14 +209,14 @@ enum SortKey {
 /// the column is last either way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    Ascending(SortKey),
-    Descending(Reverse<SortKey>),
+    Ascending(RankKey),
+    Descending(Reverse<RankKey>),
     Last,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RankOrder {
-    column: Column,
+    column: RankColumn,
     is_descending: bool,
     status: Option<StatusName>,
 }
@@ -228,8 +228,8 @@ impl RankOrder {
         if self.status.is_some_and(|wanted| wanted != status) {
             return None;
         }
-        let number = |number: f64| Some(SortKey::Number(Sorted(number)));
-        let text = |text: &str| Some(SortKey::Text(text.chars().take(KEY_CHARS).collect()));
+        let number = |number: f64| Some(RankKey::Number(Sorted(number)));
+        let text = |text: &str| Some(RankKey::Text(text.chars().take(KEY_CHARS).collect()));
         let json = |value: &Value| match value {
             Value::Null => None,
             Value::Number(value) => number(value.as_f64()?),
@@ -238,16 +238,16 @@ impl RankOrder {
         };
         let value = || -> Option<Value> { serde_json::from_str(record.value.as_deref()?).ok() };
         let key = match &self.column {
-            Column::Ended => number(f64::from(position)),
-            Column::Task => number(f64::from(record.task)),
-            Column::Status => text(status.word()),
-            Column::Seconds => number(record.duration_us as f64),
-            Column::CpuSeconds => number(record.cpu_us as f64),
-            Column::MaxRss => number(record.max_rss_bytes as f64),
-            Column::Started => number(record.started_ms as f64),
-            Column::Value => value().and_then(|value| json(&value)),
-            Column::ValueOf(name) => value().and_then(|value| json(value.get(name)?)),
-            Column::ParamOf(name) => record_params(record, spec).get(name).and_then(json),
+            RankColumn::Ended => number(f64::from(position)),
+            RankColumn::Task => number(f64::from(record.task)),
+            RankColumn::Status => text(status.word()),
+            RankColumn::Seconds => number(record.duration_us as f64),
+            RankColumn::CpuSeconds => number(record.cpu_us as f64),
+            RankColumn::MaxRss => number(record.max_rss_bytes as f64),
+            RankColumn::Started => number(record.started_ms as f64),
+            RankColumn::Value => value().and_then(|value| json(&value)),
+            RankColumn::ValueOf(name) => value().and_then(|value| json(value.get(name)?)),
+            RankColumn::ParamOf(name) => record_params(record, spec).get(name).and_then(json),
         };
         Some(match (key, self.is_descending) {
             (None, _) => Rank::Last,

@@ -108,13 +108,14 @@ pub(super) async fn look(
     }
 }
 
-/// Where a task is, or how it ended.
+/// Where a task is, or one of its processes (else 0), or how it ended.
 pub(super) async fn located(
     shared: &Shared,
     job: JobId,
     task: TaskIndex,
+    rank: u32,
 ) -> Result<Location, ApiError> {
-    let query = Query::Job(job, JobQuery::Locate { task, rank: 0 });
+    let query = Query::Job(job, JobQuery::Locate { task, rank });
     match shared.ask(query).await? {
         Answer::Where(location) => Ok(location),
         _ => Err(ApiError::unexpected("a task's place")),
@@ -133,7 +134,7 @@ pub(super) async fn of_task(
 ) -> Result<Json<TaskResult>, ApiError> {
     let job = resolve::own_job(&shared, &caller, &reference, "read").await?;
     let task = resolve::task(&shared, &caller, job, &task).await?;
-    match located(&shared, job, task).await? {
+    match located(&shared, job, task, 0).await? {
         Location::Ended(record) => {
             let spec = shared.spec(job).await;
             let members = members(&shared).await.unwrap_or_default();
