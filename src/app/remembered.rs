@@ -68,13 +68,13 @@ fn read<T: Default>(path: &Path, most: u64, decode: impl Fn(&[u8]) -> Result<T, 
 
 /// Writes what it is told, the newest only, beside the node's loop.
 pub struct NotesWriter<T> {
-    newest: watch::Sender<Told<T>>,
+    newest: watch::Sender<Numbered<T>>,
     written: watch::Receiver<Written>,
 }
 
-/// What is to be written, counted.
+/// What is to be written, and how much was told before it.
 #[derive(Default)]
-struct Told<T> {
+struct Numbered<T> {
     number: u64,
     value: T,
 }
@@ -149,7 +149,7 @@ impl<T: Clone + Default + Send + Sync + 'static> NotesWriter<T> {
 
     /// Called inside the runtime that runs the node.
     fn start(path: PathBuf, encode: fn(&T) -> Vec<u8>, failed: fn(&Path, io::Error)) -> Self {
-        let (newest, mut told) = watch::channel(Told::<T>::default());
+        let (newest, mut told) = watch::channel(Numbered::<T>::default());
         let (tell, written) = watch::channel(Written::default());
         tokio::spawn(async move {
             while told.changed().await.is_ok() {

@@ -27,26 +27,26 @@ pub struct Questions {
 
 /// What not every node can answer at once.
 #[derive(Clone, Debug)]
-enum Question {
+enum RoutedQuery {
     /// Answered here, when the end of the job is confirmed.
     Removal(JobId),
     Job(JobId, JobQuery),
     Node(NodeId, NodeQuery),
 }
 
-impl From<Question> for Query {
-    fn from(question: Question) -> Self {
+impl From<RoutedQuery> for Query {
+    fn from(question: RoutedQuery) -> Self {
         match question {
-            Question::Removal(job) => Query::Remove { job },
-            Question::Job(job, query) => Query::Job(job, query),
-            Question::Node(node, query) => Query::Node(node, query),
+            RoutedQuery::Removal(job) => Query::Remove { job },
+            RoutedQuery::Job(job, query) => Query::Job(job, query),
+            RoutedQuery::Node(node, query) => Query::Node(node, query),
         }
     }
 }
 
 #[derive(Debug)]
 struct OpenQuestion {
-    question: Question,
+    question: RoutedQuery,
     sent_to: Option<NodeId>,
     deadline: Time,
 }
@@ -71,7 +71,7 @@ impl State {
                 let answer = self.pause(asker, pause);
                 self.core.answer(asker, answer);
             }
-            Query::Remove { job } => self.ask_whoever_knows(asker, Question::Removal(job)),
+            Query::Remove { job } => self.ask_whoever_knows(asker, RoutedQuery::Removal(job)),
             Query::Resume { job } => {
                 let answer = self.resume(job);
                 self.core.answer(asker, answer);
@@ -86,15 +86,15 @@ impl State {
                 if query == JobQuery::Cancel {
                     self.cancel_aside(job);
                 }
-                self.ask_whoever_knows(asker, Question::Job(job, query));
+                self.ask_whoever_knows(asker, RoutedQuery::Job(job, query));
             }
             Query::Node(node, query) => {
-                self.ask_whoever_knows(asker, Question::Node(node, query));
+                self.ask_whoever_knows(asker, RoutedQuery::Node(node, query));
             }
         }
     }
 
-    fn ask_whoever_knows(&mut self, asker: Asker, question: Question) {
+    fn ask_whoever_knows(&mut self, asker: Asker, question: RoutedQuery) {
         match (self.who_knows(&question), asker) {
             (Ok(Some(node)), _) if node == self.core.me => self.answer_here(asker, question),
             (Err(error), _) => self.core.answer(asker, Err(error)),
@@ -112,19 +112,21 @@ impl State {
         }
     }
 
-    fn pass_on(&mut self, id: u64, to: NodeId, question: Question) {
+    fn pass_on(&mut self, id: u64, to: NodeId, question: RoutedQuery) {
         let query = question.into();
         self.core.send(to, Message::Ask { id, query });
     }
 
     /// Keeps a question of this node's users until it can be answered, at most for so long as it
     /// may take.
-    fn keep_open(&mut self, id: u64, question: Question, sent_to: Option<NodeId>) {
+    fn keep_open(&mut self, id: u64, question: RoutedQuery, sent_to: Option<NodeId>) {
         let patience = match &question {
-            Question::Job(_, JobQuery::Watch { wait_ms, .. }) => {
+            RoutedQuery::Job(_, JobQuery::Watch { wait_ms, .. }) => {
                 Duration::from_millis(u64::from(*wait_ms)).min(limits::WATCH_WAIT)
             }
-            Question::Job(..) | Question::Node(..) | Question::Removal(_) => Duration::ZERO,
+            RoutedQuery::Job(..) | RoutedQuery::Node(..) | RoutedQuery::Removal(_) => {
+                Duration::ZERO
+            }
         };
         let deadline = self.core.mono() + limits::QUERY_TIMEOUT + patience;
         let open = OpenQuestion {
@@ -137,15 +139,15 @@ impl State {
     }
 
     /// The node that can answer; `None` if there is none just now.
-    fn who_knows(&self, question: &Question) -> Result<Option<NodeId>, QueryError> {
+    fn who_knows(&self, question: &RoutedQuery) -> Result<Option<NodeId>, QueryError> {
         let me = self.core.me;
         let job = match question {
-            Question::Removal(job) => return Ok((!self.is_ending(*job)).then_some(me)),
-            Question::Node(node, _) if self.core.members.is_alive(*node) => {
+            RoutedQuery::Removal(job) => return Ok((!self.is_ending(*job)).then_some(me)),
+            RoutedQuery::Node(node, _) if self.core.members.is_alive(*node) => {
                 return Ok(Some(*node));
             }
-            Question::Node(node, _) => return Err(QueryError::NoNode(*node)),
-            Question::Job(job, _) => *job,
+            RoutedQuery::Node(node, _) => return Err(QueryError::NoNode(*node)),
+            RoutedQuery::Job(job, _) => *job,
         };
         if self.coordinators.contains_key(&job) {
             return Ok(Some(me));
@@ -239,25 +241,25 @@ impl State {
         }
     }
 
-    fn unanswered(&self, question: &Question, sent_to: Option<NodeId>) -> QueryError {
+    fn unanswered(&self, question: &RoutedQuery, sent_to: Option<NodeId>) -> QueryError {
         match (question, sent_to) {
-            (Question::Removal(job), _) => QueryError::NotEnded(*job),
-            (Question::Job(job, _), None) => self.no_coordinator(*job),
-            (Question::Node(node, _), None) => QueryError::NoNode(*node),
-            (Question::Job(..) | Question::Node(..), Some(node)) => {
+            (RoutedQuery::Removal(job), _) => QueryError::NotEnded(*job),
+            (RoutedQuery::Job(job, _), None) => self.no_coordinator(*job),
+            (RoutedQuery::Node(node, _), None) => QueryError::NoNode(*node),
+            (RoutedQuery::Job(..) | RoutedQuery::Node(..), Some(node)) => {
                 QueryError::Timeout(self.core.members.name(node))
             }
         }
     }
 
-    fn answer_here(&mut self, asker: Asker, question: Question) {
+    fn answer_here(&mut self, asker: Asker, question: RoutedQuery) {
         match question {
-            Question::Removal(job) => {
+            RoutedQuery::Removal(job) => {
                 let answer = self.remove(job);
                 self.core.answer(asker, answer);
             }
-            Question::Job(job, query) => self.answer_as_coordinator(asker, job, query),
-            Question::Node(_, query) => self.answer_as_node(asker, query),
+            RoutedQuery::Job(job, query) => self.answer_as_coordinator(asker, job, query),
+            RoutedQuery::Node(_, query) => self.answer_as_node(asker, query),
         }
     }
 

@@ -39,7 +39,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// What a worker asks for.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Request {
+enum BlobRequest {
     Keep { bytes: u64 },
     Open { hash: String, from: Vec<String> },
 }
@@ -58,8 +58,8 @@ pub(super) async fn serve(context: &Arc<AttemptContext>, invited: &mut Invited, 
     };
     while let Ok(Some(request)) = link.request().await {
         let answered = match request {
-            Request::Keep { bytes } => link.keep(bytes).await,
-            Request::Open { hash, from } => link.open(&hash, &from).await,
+            BlobRequest::Keep { bytes } => link.keep(bytes).await,
+            BlobRequest::Open { hash, from } => link.open(&hash, &from).await,
         };
         if answered.is_err() {
             return;
@@ -76,7 +76,7 @@ struct BlobLink<'a> {
 
 impl BlobLink<'_> {
     /// None where the worker has closed the connection.
-    async fn request(&mut self) -> io::Result<Option<Request>> {
+    async fn request(&mut self) -> io::Result<Option<BlobRequest>> {
         let mut line = Vec::new();
         let mut limited = (&mut self.stream).take(LINE_BYTES);
         if limited.read_until(b'\n', &mut line).await? == 0 {
