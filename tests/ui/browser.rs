@@ -16,8 +16,16 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// None where there is no Chromium with its driver.
+    /// None where there is no Chromium with its driver, which is said.
     pub fn start() -> Option<Self> {
+        let browser = Self::try_start();
+        if browser.is_none() {
+            eprintln!("SKIPPED: no chromium, or no chromedriver");
+        }
+        browser
+    }
+
+    fn try_start() -> Option<Self> {
         let find = |name: &str| {
             let path = std::env::var_os("PATH")?;
             std::env::split_paths(&path)
