@@ -119,7 +119,7 @@ fn qr_code(text: &str) -> String {
     })
 }
 
-/// That no secret is kept in the data directory, and who has it.
+/// Says that no secret is kept in the data directory, and who has it.
 async fn no_secret(client: &Client, settings: &Settings) -> String {
     let own = settings.node.data_dir.display().to_string();
     let node = client.node().await.ok().map(|node| node.data_dir);

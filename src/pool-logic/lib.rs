@@ -385,7 +385,7 @@ impl<P: Clone> Pool<P> {
         if let Some(mut task) = blamed {
             let is_lost = end.process.is_none() && !worker.timed_out;
             if worker.stopped {
-                // It had answered what it is ended for.
+                // The worker had answered what it is ended for.
             } else if is_lost && task.losses < self.config.lost_retries {
                 task.losses += 1;
             } else {

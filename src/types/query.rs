@@ -125,7 +125,7 @@ pub enum JobQuery {
     Close,
     /// Failed tasks get as many attempts again: `Retried`.
     Retry,
-    /// That node has a checkpoint of the job: `Ok`.
+    /// The node has a checkpoint of the job: `Ok`.
     Saved { step: u64, node: NodeId },
 }
 

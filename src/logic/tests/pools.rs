@@ -281,7 +281,7 @@ fn workers_that_hold_too_little_one_by_one_give_way_together() {
     assert_eq!((node.runs("pool"), node.runs("job")), (2, 1));
     node.end("job");
     assert_eq!(node.runs("pool"), 4);
-    // Those that must go are not taken back either.
+    // Workers that must go are not taken back either.
     node.submit("job", None, 1);
     node.pass(seconds(2));
     assert_eq!(node.released.iter().filter(|must| **must).count(), 3);
