@@ -3,7 +3,10 @@
 
 mod common;
 
-use common::{NEVER, cluster::both, gpu::shader_device, output_within, source};
+use common::{
+    NEVER, SOON, cluster::both, gpu::shader_device, output_within, podman::Podman, source,
+    wait_until,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -143,4 +146,64 @@ fn where_the_loader_has_no_driver_it_says_so() {
     command.arg("gpu-probe").env("VK_DRIVER_FILES", "/nowhere");
     let asked = both(&output_within(NEVER, &mut command));
     assert!(asked.contains("{\"Err\":\"NoDriver\"}"), "{asked}");
+}
+
+/// A container of the image that `packaging/packages` makes of the program.
+#[test]
+fn its_image_runs_jobs_and_a_node_in_containers() {
+    let Some(program) = static_program() else {
+        return;
+    };
+    let Some(podman) = Podman::new() else { return };
+    let run = |program: &str, arguments: &[&str]| {
+        let output = output_within(NEVER, podman.command(program).args(arguments));
+        assert!(output.status.success(), "{arguments:?}: {}", both(&output));
+        both(&output)
+    };
+    let image = concat!("localhost/nodectl:", env!("CARGO_PKG_VERSION"));
+    let packages = source("packaging/packages").display().to_string();
+    run(
+        &packages,
+        &[&program.display().to_string(), "made", "image"],
+    );
+    run("sh", &["-c", "podman load -i made/*.tar"]);
+    let jobs = podman.dir.path().join("jobs");
+    fs::create_dir(&jobs).expect("writable");
+    let job = "name = \"version\"\ncommand = [\"/nodectl\", \"--version\"]\n";
+    fs::write(jobs.join("version.toml"), job).expect("writable");
+    let secret = "nothing but this one program in a container 51d0";
+    fs::write(jobs.join("secret"), secret).expect("writable");
+    let version = concat!("nodectl ", env!("CARGO_PKG_VERSION"), "\n");
+
+    let mount = format!("--volume={}:/jobs:ro", jobs.display());
+    let alone = ["--network=none", "--ulimit=host", &mount];
+    let settings = ["--env=NODECTL_NODE__ALLOW_ROOT=true", "--env=NO_COLOR=1"];
+    let contained = |before: &[&str], after: &[&str]| {
+        let arguments = [&["run"], before, &alone, &settings, &[image], after].concat();
+        run("podman", &arguments)
+    };
+    assert!(contained(&["--rm"], &["--version"]).ends_with(version));
+    let said = contained(&["--rm"], &["run", "/jobs/version.toml"]);
+    assert!(said.contains(version), "{said}");
+
+    contained(
+        &["--detach", "--name=node"],
+        &["join", "--secret-file", "/jobs/secret"],
+    );
+    let inside = |arguments: &[&str]| {
+        let mut command = podman.command("podman");
+        command.args(["exec", "node", "/nodectl"]).args(arguments);
+        output_within(NEVER, &mut command)
+    };
+    wait_until(SOON, "the node in the container answers", || {
+        inside(&["nodes"]).status.success()
+    });
+    let said = both(&inside(&["run", "/jobs/version.toml"]));
+    assert!(said.contains(version), "{said}");
+    run("podman", &["stop", "--time=20", "node"]);
+    let ended = run(
+        "podman",
+        &["inspect", "--format={{.State.ExitCode}}", "node"],
+    );
+    assert_eq!(ended.trim(), "0", "a node that is asked to end leaves");
 }

@@ -10,6 +10,7 @@
 //! | `job` | job files, what became of them, how often their tasks really ran |
 //! | `lab` | SLURM, HTCondor, sshd |
 //! | `netns` | network namespaces on a bridge: cut links, partitions, private networks |
+//! | `podman` | podman with images of its own |
 //! | `python` | the Python package |
 //! | `terminal` | a command on a pseudo-terminal |
 //! | `training` | training jobs: a model, what it leaves, its checkpoints |
@@ -23,6 +24,7 @@ pub mod gpu;
 pub mod job;
 pub mod lab;
 pub mod netns;
+pub mod podman;
 pub mod python;
 pub mod terminal;
 pub mod training;

@@ -1,12 +1,12 @@
 //! What tasks are kept from: rights, core dumps, what is the node's alone.
 
-use crate::harness::*;
+use crate::{harness::*, podman::Podman};
 use nodectl::{
     ports::{Runner, WorkerEvent},
     types::{Failure, Isolation, Outcome, TaskRecord, WorkSpec},
     worker::supervisor,
 };
-use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
+use std::fs;
 
 /// Whether the kernel can hide anything.
 fn can_hide() -> bool {
@@ -303,85 +303,6 @@ fn a_command_in_a_container_is_apptainers() {
         matches!(failure(&record), Failure::Spawn(why) if why.contains("no program `apptainer`")),
         "{record:?}"
     );
-}
-
-/// An image of one program, busybox, and a podman that needs nothing of the machine but its kernel.
-struct Podman {
-    dir: tempfile::TempDir,
-    path: String,
-}
-
-impl Podman {
-    /// `None` where it cannot be had.
-    fn new() -> Option<Self> {
-        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
-        let find = |name: &str| {
-            path.split(':')
-                .map(|dir| Path::new(dir).join(name))
-                .find(|file| file.is_file())
-        };
-        let (Some(_), Some(busybox)) = (find("podman"), find("busybox")) else {
-            println!("SKIPPED: needs podman and busybox (apt install podman runc busybox-static)");
-            return None;
-        };
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        fs::create_dir_all(dir.path().join("root/bin")).unwrap();
-        fs::copy(busybox, dir.path().join("root/bin/sh")).unwrap();
-        for tool in ["ls", "sleep", "true"] {
-            symlink("sh", dir.path().join("root/bin").join(tool)).unwrap();
-        }
-        // Neither the machine's settings nor its images; limits are not raised, which root may not
-        // do everywhere.
-        let runtime = if find("runc").is_some() {
-            "runc"
-        } else {
-            "crun"
-        };
-        let containers = format!(
-            "[containers]\ndefault_ulimits = []\n[engine]\nruntime = \"{runtime}\"\ncgroup_manager = \"cgroupfs\"\n"
-        );
-        fs::write(dir.path().join("containers.conf"), containers).unwrap();
-        let place = dir.path().display();
-        let storage = format!(
-            "[storage]\ndriver = \"vfs\"\ngraphroot = \"{place}/images\"\nrunroot = \"{place}/run\"\n"
-        );
-        fs::write(dir.path().join("storage.conf"), storage).unwrap();
-        let podman = Self { dir, path };
-        let archive = "tar -C root -c . | podman import - localhost/tools && podman save --format oci-archive -o tools.tar localhost/tools";
-        for script in [
-            archive,
-            "podman run --rm --network=host --ulimit=host localhost/tools true",
-        ] {
-            let ran = podman.command("sh").args(["-c", script]).output().unwrap();
-            if !ran.status.success() {
-                let why = String::from_utf8_lossy(&ran.stderr);
-                println!(
-                    "SKIPPED: podman makes no containers here: {}",
-                    why.lines().last().unwrap_or_default()
-                );
-                return None;
-            }
-        }
-        Some(podman)
-    }
-
-    fn env(&self) -> Vec<(String, String)> {
-        let file = |name: &str| self.dir.path().join(name).display().to_string();
-        let own = [
-            ("CONTAINERS_CONF", file("containers.conf")),
-            ("CONTAINERS_STORAGE_CONF", file("storage.conf")),
-        ];
-        own.into_iter()
-            .chain([("PATH", self.path.clone())])
-            .map(|(name, value)| (name.into(), value))
-            .collect()
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.current_dir(self.dir.path()).envs(self.env());
-        command
-    }
 }
 
 #[test]

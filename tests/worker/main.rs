@@ -25,6 +25,8 @@ mod harness;
 mod inputs;
 mod isolation;
 mod killing;
+#[path = "../common/podman.rs"]
+mod podman;
 mod pool;
 mod python;
 mod results;
