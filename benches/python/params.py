@@ -184,6 +184,28 @@ def tcp(rounds, blocks=TENSORS):
     return result
 
 
+def on_one_machine(program, rounds):
+    """{operation: (GB/s of each round, [CPU-seconds a GB])} of a worker beside its program's parameter servers."""
+    with tempfile.TemporaryDirectory() as directory:
+        job = "\n".join([
+            'kind = "train"',
+            "name = 'bench'",
+            "command = %s" % json.dumps([sys.executable, "params.py", "--worker", "--rounds", str(rounds)]),
+            'outputs = ["found.json"]',
+            'into = "results"',
+        ])
+        with open(os.path.join(directory, "job.toml"), "w") as file:
+            file.write(job)
+        with open(os.path.join(directory, "params.py"), "w") as file, open(__file__) as own:
+            file.write(own.read())
+        environment = dict(os.environ, NODECTL_NODE__DATA_DIR=os.path.join(directory, "data"))
+        path = [os.path.abspath(part) for part in os.environ.get("PYTHONPATH", "").split(":") if part]
+        environment["PYTHONPATH"] = ":".join(path)
+        subprocess.run([os.path.abspath(program), "run", "job.toml"], cwd=directory, env=environment, check=True, stdout=subprocess.DEVNULL)
+        with open(os.path.join(directory, "results", "0", "found.json")) as file:
+            return json.load(file)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=30)
@@ -195,25 +217,7 @@ def main():
         return elsewhere(options.rounds, options.streams, options.elsewhere.split(","))
     if options.worker:
         return worker(options.rounds)
-    binary = os.path.abspath(os.environ["NODECTL"])
-    with tempfile.TemporaryDirectory() as directory:
-        job = "\n".join([
-            'kind = "train"',
-            "name = 'bench'",
-            "command = %s" % json.dumps([sys.executable, "params.py", "--worker", "--rounds", str(options.rounds)]),
-            'outputs = ["found.json"]',
-            'into = "results"',
-        ])
-        with open(os.path.join(directory, "job.toml"), "w") as file:
-            file.write(job)
-        with open(os.path.join(directory, "params.py"), "w") as file, open(__file__) as own:
-            file.write(own.read())
-        environment = dict(os.environ, NODECTL_NODE__DATA_DIR=os.path.join(directory, "data"))
-        path = [os.path.abspath(part) for part in os.environ.get("PYTHONPATH", "").split(":") if part]
-        environment["PYTHONPATH"] = ":".join(path)
-        subprocess.run([binary, "run", "job.toml"], cwd=directory, env=environment, check=True, stdout=subprocess.DEVNULL)
-        with open(os.path.join(directory, "results", "0", "found.json")) as file:
-            found = json.load(file)
+    found = on_one_machine(os.environ["NODECTL"], options.rounds)
     for name, blocks in [("plain TCP", TENSORS), ("plain TCP, one", 1)]:
         rates, cpu = tcp(options.rounds, blocks)
         found[name] = rates, [cpu]
