@@ -21,7 +21,7 @@ use futures::{StreamExt, stream};
 use nodectl_types::{
     Answer, Attempt, BlobHash, Captured, Failure, JobId, JobQuery, NodeId, NodeQuery, Outcome,
     Query, QueryError, TaskIndex, TaskRecord, gang,
-    query::{Cursor, Location, Stream, TaskFilter, TaskState},
+    query::{Cursor, Location, LogPlace, Stream, TaskFilter, TaskState},
 };
 use nodectl_wire::api::Problem;
 use serde::{Deserialize, Serialize};
@@ -222,13 +222,13 @@ impl Tail {
     ) -> Result<Option<Bytes>, ApiError> {
         let query = Query::Node(
             node,
-            NodeQuery::Log {
+            NodeQuery::Log(LogPlace {
                 job: self.job,
                 task: self.task,
                 attempt,
                 stream: self.stream,
                 offset: self.offset,
-            },
+            }),
         );
         self.followed = Some(attempt);
         match self.shared.ask(query).await {

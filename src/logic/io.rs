@@ -6,7 +6,7 @@ use nodectl_types::{
     NodeInfo, NodeLoad, OwnerWord, Query, QueryError, Record, Retention, Roster, StartTask,
     StreamToken, Surroundings, TaskIndex, TaskRecord, Time,
     history::LoadSpan,
-    query::{Cursor, Progress, Stream},
+    query::{Cursor, LogPlace, Progress},
     roster::SecretText,
 };
 use std::{net::SocketAddr, sync::Arc};
@@ -184,13 +184,7 @@ pub enum Lookup {
     /// An `Answer::Where(Ended)` with the record of the task, from the journal.
     Record { job: JobId, task: TaskIndex },
     /// An `Answer::Log` from a task that runs here.
-    Log {
-        job: JobId,
-        task: TaskIndex,
-        attempt: Attempt,
-        stream: Stream,
-        offset: u64,
-    },
+    Log(LogPlace),
     /// An `Answer::Load`, completed with what the operating system says.
     Load(NodeLoad),
     /// An `Answer::Training`: what this node has of a training job.

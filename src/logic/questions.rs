@@ -280,22 +280,7 @@ impl State {
                 };
                 return self.core.look_up(asker, Lookup::Program { replace, by });
             }
-            NodeQuery::Log {
-                job,
-                task,
-                attempt,
-                stream,
-                offset,
-            } => {
-                let lookup = Lookup::Log {
-                    job,
-                    task,
-                    attempt,
-                    stream,
-                    offset,
-                };
-                return self.core.look_up(asker, lookup);
-            }
+            NodeQuery::Log(place) => return self.core.look_up(asker, Lookup::Log(place)),
             NodeQuery::Events { within_ms } => {
                 let now = self.core.now.wall_ms;
                 let since = within_ms.map_or(0, |within| now.saturating_sub(within));

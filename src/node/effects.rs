@@ -71,15 +71,8 @@ impl Node {
             Lookup::Record { job, task } => self.read(job, &[task]).map(|mut records| {
                 Answer::Where(records.pop().map_or(Location::Nowhere, Location::Ended))
             }),
-            Lookup::Log {
-                job,
-                task,
-                attempt,
-                stream,
-                offset,
-            } => {
-                let runner = &self.ports.runner;
-                let read = runner.read_log(job, task, attempt, stream, offset);
+            Lookup::Log(place) => {
+                let read = self.ports.runner.read_log(place);
                 read.map(|(bytes, ended)| Answer::Log { bytes, ended })
                     .map_err(|error| QueryError::NoLog(error.to_string()))
             }

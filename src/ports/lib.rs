@@ -40,7 +40,7 @@ use nodectl_types::{
     Message, MetricPoint, NodeId, NodeInfo, OwnerWord, ProgramHere, Query, QueryError, Record,
     Retention, Roster, StartTask, StreamToken, Surroundings, TaskIndex, TaskRecord,
     history::{LoadPage, LoadSpan},
-    query::{Stream, TrainingHere},
+    query::{LogPlace, TrainingHere},
     roster::SecretText,
 };
 use nodectl_wire::api::{AuditLine, LaunchView};
@@ -530,16 +530,9 @@ pub trait Runner: Send + Sync {
     /// All tasks stand still from now on, those too that start later, or go on. The time does not
     /// count against their limits.
     fn suspend(&self, on: bool);
-    /// Up to 64 KiB of a running attempt's stream from `offset`, and whether the attempt has ended.
-    /// Blocks for reads of the page cache.
-    fn read_log(
-        &self,
-        job: JobId,
-        task: TaskIndex,
-        attempt: Attempt,
-        stream: Stream,
-        offset: u64,
-    ) -> io::Result<(Vec<u8>, bool)>;
+    /// Up to 64 KiB of what a running attempt wrote, from there on, and whether the attempt has
+    /// ended. Blocks for reads of the page cache.
+    fn read_log(&self, place: LogPlace) -> io::Result<(Vec<u8>, bool)>;
     /// A TCP port of this machine that nobody listens at. None is held: it is free until somebody
     /// takes it.
     fn free_port(&self) -> io::Result<u16>;

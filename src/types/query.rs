@@ -17,6 +17,16 @@ pub enum Stream {
     Stderr,
 }
 
+/// A byte of what an attempt of a task writes: the one at `offset` of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPlace {
+    pub job: JobId,
+    pub task: TaskIndex,
+    pub attempt: Attempt,
+    pub stream: Stream,
+    pub offset: u64,
+}
+
 /// Where a watcher of results has got to: a position in the order in which one coordinator learned
 /// of them. When the claim changes, watching starts over and the watcher skips the tasks it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,14 +144,8 @@ pub enum JobQuery {
 pub enum NodeQuery {
     /// `Load`.
     Load,
-    /// `Log`: bytes of the stream of a running attempt from `offset`.
-    Log {
-        job: JobId,
-        task: TaskIndex,
-        attempt: Attempt,
-        stream: Stream,
-        offset: u64,
-    },
+    /// `Log`: what a running attempt wrote, from there on.
+    Log(LogPlace),
     /// What it has of a training job: `Training`.
     Training { job: JobId },
     /// `Ok`; it brings a copy of the checkpoint that the node `from` has, and keeps so many of the

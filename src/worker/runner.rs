@@ -21,7 +21,8 @@ use nodectl_ports::{
     BlobFetcher, Blobs, DiskHealth, Event, GpuHealth, NodeHandle, Runner, Vault, carried, wall_ms,
 };
 use nodectl_types::{
-    Attempt, JobId, MakingEnvironment, NodeId, StartTask, TaskIndex, query::Stream,
+    Attempt, JobId, MakingEnvironment, NodeId, StartTask, TaskIndex,
+    query::{LogPlace, Stream},
 };
 use std::{
     ffi::OsString,
@@ -229,17 +230,13 @@ impl Runner for Workers {
         }
     }
 
-    fn read_log(
-        &self,
-        job: JobId,
-        task: TaskIndex,
-        attempt: Attempt,
-        stream: Stream,
-        offset: u64,
-    ) -> io::Result<(Vec<u8>, bool)> {
+    fn read_log(&self, place: LogPlace) -> io::Result<(Vec<u8>, bool)> {
+        let LogPlace {
+            job, task, attempt, ..
+        } = place;
         // Asked before the file is read: if it has ended only since, the next call says so.
         let ended = !self.context.running().contains_key(&(job, task, attempt));
-        let name = match stream {
+        let name = match place.stream {
             Stream::Stdout => STDOUT_FILE,
             Stream::Stderr => STDERR_FILE,
         };
@@ -250,7 +247,7 @@ impl Runner for Workers {
             None if !ended => return Ok((Vec::new(), false)),
             None => return Err(io::ErrorKind::NotFound.into()),
         };
-        let count = file.read_at(&mut bytes, offset)?;
+        let count = file.read_at(&mut bytes, place.offset)?;
         bytes.truncate(count);
         Ok((bytes, ended))
     }

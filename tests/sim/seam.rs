@@ -305,7 +305,7 @@ impl World {
             Lookup::Watch { job, tasks, .. } => self.lost(node, *job, tasks),
             Lookup::Record { job, task } => self.lost(node, *job, &[*task]),
             Lookup::Load(_)
-            | Lookup::Log { .. }
+            | Lookup::Log(_)
             | Lookup::Training(_)
             | Lookup::History { .. }
             | Lookup::Program { .. } => Ok(()),
@@ -331,7 +331,7 @@ impl World {
             Lookup::Load(load) => Answer::Load(load),
             // No job of the simulation is a training, and nobody reads the log of a running task,
             // or asks for a machine's load or its program.
-            Lookup::Log { .. }
+            Lookup::Log(_)
             | Lookup::Training(_)
             | Lookup::History { .. }
             | Lookup::Program { .. } => return,

@@ -9,6 +9,7 @@ use nodectl::{
     types::{
         Attempt, BlobHash, Failure, JobId, KeptSecret, NodeId, Outcome, Params, StartTask,
         TaskRecord, WorkSpec,
+        query::{LogPlace, Stream},
     },
     worker::{PoolLinks, RunnerConfig, TaskFiles, Workers, isolation::IsolationPolicy},
 };
@@ -274,6 +275,17 @@ impl Lab {
             .blobs()
             .read(hash, u64::MAX)
             .expect("the blob is there")
+    }
+}
+
+/// What the first task writes to stdout, from there on.
+pub fn stdout_from(offset: u64) -> LogPlace {
+    LogPlace {
+        job: JOB,
+        task: 0,
+        attempt: attempt(),
+        stream: Stream::Stdout,
+        offset,
     }
 }
 

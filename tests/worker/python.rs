@@ -5,7 +5,7 @@ use nodectl::{
     ports::{Blobs, Runner, WorkerEvent},
     types::{
         BlobHash, Failure, FileEntry, Manifest, Outcome, PythonWorker, TaskRecord, Value, WorkSpec,
-        WorkerRole, WorkerSpec, query::Stream,
+        WorkerRole, WorkerSpec,
     },
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -433,7 +433,7 @@ fn a_running_calls_log_can_be_read_and_stays_bounded() {
         ..lab.spec("")
     };
     lab.start_spec(0, spec, "talk", 500_000);
-    let read = |lab: &Lab| lab.workers().read_log(JOB, 0, attempt(), Stream::Stdout, 0);
+    let read = |lab: &Lab| lab.workers().read_log(stdout_from(0));
     until("the first lines", || {
         read(&lab.lab)
             .is_ok_and(|(bytes, _)| bytes.starts_with(b"init speaks\nrun speaks\nfirst\n"))

@@ -3,7 +3,7 @@
 use crate::harness::*;
 use nodectl::{
     ports::Runner,
-    types::{Failure, Outcome, Value, query::Stream},
+    types::{Failure, Outcome, Value},
 };
 
 #[test]
@@ -49,10 +49,7 @@ fn a_stream_past_its_limit_keeps_both_ends_and_says_what_is_missing() {
 fn a_running_stream_can_be_read() {
     let mut lab = Lab::new();
     lab.start(0, sh("echo begun; while [ ! -e go ]; do sleep 0.01; done"));
-    let read = |lab: &Lab, offset| {
-        lab.workers()
-            .read_log(JOB, 0, attempt(), Stream::Stdout, offset)
-    };
+    let read = |lab: &Lab, offset| lab.workers().read_log(stdout_from(offset));
     until("the first line", || {
         read(&lab, 0).is_ok_and(|(bytes, ended)| bytes == b"begun\n" && !ended)
     });
@@ -238,7 +235,7 @@ fn a_running_stream_that_became_something_else_is_not_read() {
             )),
         );
         until("the change", || lab.task_dir(0).join("changed").exists());
-        let read = lab.workers().read_log(JOB, 0, attempt(), Stream::Stdout, 0);
+        let read = lab.workers().read_log(stdout_from(0));
         assert!(
             read.as_ref()
                 .is_err_and(|error| error.to_string().contains("it is")),

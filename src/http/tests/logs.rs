@@ -27,11 +27,11 @@ async fn a_log_is_followed_from_the_running_attempt_into_its_record() {
             progress: progress(Phase::Running, 0, 0),
             records: Vec::new(),
         }),
-        Query::Node(_, NodeQuery::Log { offset: 0, .. }) => Ok(Answer::Log {
+        Query::Node(_, NodeQuery::Log(LogPlace { offset: 0, .. })) => Ok(Answer::Log {
             bytes: b"one\n".to_vec(),
             ended: false,
         }),
-        Query::Node(_, NodeQuery::Log { .. }) => Err(QueryError::NoLog("removed".into())),
+        Query::Node(_, NodeQuery::Log(_)) => Err(QueryError::NoLog("removed".into())),
         _ => Err(QueryError::Leaving),
     })
     .await;
@@ -205,7 +205,7 @@ async fn a_log_that_another_node_has_and_does_not_give_is_no_empty_one() {
                 node: node_id(2),
                 attempt,
             })),
-            Query::Node(_, NodeQuery::Log { .. }) => Err(error.clone()),
+            Query::Node(_, NodeQuery::Log(_)) => Err(error.clone()),
             _ => Err(QueryError::Leaving),
         })
         .await;

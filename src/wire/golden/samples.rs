@@ -24,8 +24,8 @@ use nodectl_types::{
     message::{Assignment, Inventory},
     policy::WorkKind,
     query::{
-        CheckpointFile, Cursor, JobDetail, LateWorker, Location, MemberLine, Progress, SecretLine,
-        Stream, TaskFilter, TaskLine, TaskState, TrainingHere,
+        CheckpointFile, Cursor, JobDetail, LateWorker, Location, LogPlace, MemberLine, Progress,
+        SecretLine, Stream, TaskFilter, TaskLine, TaskState, TrainingHere,
     },
     roster::{Admission, Rotation, SecretText, Word},
     spec::{Builtin, BuiltinWorker, PythonWorker, WorkerRole, WorkerSpec},
@@ -459,13 +459,13 @@ pub fn job_queries() -> Vec<JobQuery> {
 pub fn node_queries() -> Vec<NodeQuery> {
     vec![
         NodeQuery::Load,
-        NodeQuery::Log {
+        NodeQuery::Log(LogPlace {
             job: JOB,
             task: 4,
             attempt: ATTEMPT,
             stream: Stream::Stderr,
             offset: 300,
-        },
+        }),
         NodeQuery::Training { job: JOB },
         NodeQuery::CopyCheckpoint {
             job: JOB,
