@@ -43,7 +43,7 @@ use std::{
 use tokio::net::TcpStream;
 
 /// What protects the wire, for `doctor`.
-pub const SUITE: &str = "noise(XXpsk0, X25519, AES-256-GCM, SHA-256; Argon2id key), then AES-256-GCM + yamux; bulk AES-256-GCM";
+pub const SUITE: &str = "noise(XXpsk0, X25519, AES-256-GCM, SHA-256; a key by Argon2id, or by BLAKE3 from a secret made here), then AES-256-GCM + yamux; bulk AES-256-GCM";
 
 /// A connection ends when nothing that was sent has been acknowledged for so long: its other end is
 /// gone, or cut off for longer than it takes to connect anew. The kernel would wait for a quarter
