@@ -220,7 +220,7 @@ fn an_ended_training_of_one_worker_is_resumed_also_for_longer() {
     first_kept(&cluster, &id, 1);
     cluster.ok(0, &["cancel", &id]);
     wait_until(LATER, "it has ended", || {
-        cluster.json(0, &["job", &id, "--json"])["phase"] == "cancelled"
+        cluster.job(0, &id)["phase"] == "cancelled"
     });
     let into = cluster.dir.path().join("resumed");
     cluster.ok(

@@ -185,7 +185,7 @@ fn a_late_worker_trains_although_the_other_has_finished() {
         let name = if restart { "restarted" } else { "late" };
         let id = submit(&cluster, name, &late, 40, "0");
         wait_until(LATER, "the other has finished", || {
-            cluster.json(node, &["job", &id, "--json"])["done"] == 1
+            cluster.job(node, &id)["done"] == 1
         });
         if restart {
             // What both came to is forgotten, and only one of them is left.
@@ -207,7 +207,7 @@ fn a_late_worker_trains_although_the_other_has_finished() {
 
 /// What a node says that a training waits for.
 fn waits_for(cluster: &Cluster, node: usize, id: &str) -> String {
-    cluster.json(node, &["job", id, "--json"])["training"]["waiting"].to_string()
+    cluster.job(node, id)["training"]["waiting"].to_string()
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn run_follows_an_open_job_until_it_is_closed() {
         .expect("it starts");
     let mut job = String::new();
     wait_until(LATER, "the job is there", || {
-        let jobs = cluster.json(0, &["jobs", "--json"]);
+        let jobs = cluster.answer(0, "/v1/jobs");
         job = jobs[0]["id"].as_str().unwrap_or_default().to_string();
         !job.is_empty()
     });
@@ -180,7 +180,7 @@ fn tasks_of_an_open_job_are_retried_and_cancelled_like_others() {
         both(&refused)
     );
     wait_until(LATER, "both tasks end", || {
-        let shown = cluster.json(0, &["job", &job, "--json"]);
+        let shown = cluster.job(0, &job);
         shown["failed"] == 1 && shown["done"] == 1
     });
     assert_eq!(cluster.phase(0, &job).as_deref(), Some("running"));

@@ -368,7 +368,7 @@ fn an_ended_training_is_resumed_and_a_model_is_begun_from() {
     );
     cluster.ok(0, &["cancel", &id]);
     wait_until(LATER, "it has ended", || {
-        cluster.json(0, &["job", &id, "--json"])["phase"] == "cancelled"
+        cluster.job(0, &id)["phase"] == "cancelled"
     });
     let newest = checkpoints(&cluster, 0, &id)
         .pop()
@@ -429,7 +429,7 @@ fn servers_of_their_own_go_on_from_another_jobs_checkpoint() {
             .any(|(step, _)| *step >= 40)
     });
     cluster.ok(0, &["cancel", &id]);
-    let shown = || cluster.json(0, &["job", &id, "--json"]);
+    let shown = || cluster.job(0, &id);
     wait_until(LATER, "it has ended", || shown()["phase"] == "cancelled");
     let newest = shown()["training"]["checkpoints"]
         .as_array()
@@ -487,7 +487,7 @@ fn a_worker_that_hangs_is_shown_as_slow_and_another_takes_its_place() {
     let pid = rustix::process::Pid::from_raw(pid).expect("a process");
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it runs");
     wait_until(LATER, "it is shown as slow", || {
-        let shown = cluster.json(0, &["job", "last", "--json"]);
+        let shown = cluster.job(0, "last");
         shown["training"]["late"]
             .as_array()
             .is_some_and(|late| late.iter().any(|late| late["worker"] == 1))

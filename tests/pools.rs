@@ -89,7 +89,7 @@ fn silent_worker(cluster: &Cluster) -> String {
 }
 
 fn phase(cluster: &Cluster, job: &str) -> String {
-    common::cluster::text(&cluster.json(0, &["job", job, "--json"])["phase"])
+    common::cluster::text(&cluster.job(0, job)["phase"])
 }
 
 #[test]

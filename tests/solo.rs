@@ -252,7 +252,7 @@ fn removed_jobs_are_forgotten_by_all_and_others_are_not_removed() {
     cluster.ok(0, &["remove", "--ended"]);
     for number in 0..2 {
         wait_until(SOON, "the job is forgotten", || {
-            let jobs = cluster.json(number, &["jobs", "--json"]);
+            let jobs = cluster.answer(number, "/v1/jobs");
             jobs.as_array()
                 .is_some_and(|jobs| jobs.len() == 1 && jobs[0]["id"] == running.as_str())
         });

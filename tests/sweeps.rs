@@ -469,7 +469,7 @@ fn a_followed_log_goes_on_where_the_task_is_tried_again() {
         format!("name = \"talk\"\nspeculate = false\ncommand = [\"sh\", \"-c\", '''{script}''']\n");
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "talk", &text));
     let runner = wait_for(SOON, "it runs", || {
-        let nodes = cluster.json(0, &["nodes", "--json"]);
+        let nodes = cluster.answer(0, "/v1/nodes");
         let busy = nodes
             .as_array()?
             .iter()

@@ -364,7 +364,7 @@ fn twenty_pages_cost_the_node_what_one_costs() {
         params = { i = { range = [0, 4000] } }\nresources = { cpus = 0.5 }\n";
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "busy", text));
     wait_until(SOON, "the first task is done", || {
-        cluster.json(0, &["job", &id, "--json"])["done"].as_u64() > Some(0)
+        cluster.job(0, &id)["done"].as_u64() > Some(0)
     });
     let nobody = cost::of_nobody(&cluster, &id);
     let [one, twenty] = [1, 20].map(|count| cost::of_pages(&cluster, &id, count));

@@ -210,7 +210,7 @@ fn a_node_that_does_not_end_its_tasks_in_time_goes_on_as_before() {
     let text = "name = \"long\"\ncommand = [\"sleep\", \"1000\"]\n";
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "long", text));
     wait_until(SOON, "the task runs", || {
-        cluster.json(0, &["job", &id, "--json"])["progress"]["running"] == 1
+        cluster.job(0, &id)["progress"]["running"] == 1
     });
     let (code, said) = fleet.upgrade(&fleet.new, &["--wait", "1s"]);
     assert_eq!(code, Some(1), "{said}");
@@ -269,7 +269,7 @@ fn a_node_whose_upgrade_is_interrupted_takes_tasks_again() {
     let text = "name = \"long\"\ncommand = [\"sleep\", \"600\"]\n";
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "long", text));
     wait_until(SOON, "the task runs", || {
-        cluster.json(0, &["job", &id, "--json"])["progress"]["running"] == 1
+        cluster.job(0, &id)["progress"]["running"] == 1
     });
     let mut upgrade = cluster.command(0);
     upgrade
@@ -277,7 +277,7 @@ fn a_node_whose_upgrade_is_interrupted_takes_tasks_again() {
         .arg(&fleet.new)
         .stderr(Stdio::piped());
     let mut upgrade = upgrade.spawn().expect("nodectl starts");
-    let is_draining = || cluster.json(0, &["nodes", "--json"])[0]["draining"] == true;
+    let is_draining = || cluster.answer(0, "/v1/nodes")[0]["draining"] == true;
     wait_until(SOON, "it takes no tasks", is_draining);
     kill_process(Pid::from_child(&upgrade), Signal::INT).expect("our child");
     assert_eq!(upgrade.wait().expect("our child").code(), Some(130));

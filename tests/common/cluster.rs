@@ -1,6 +1,7 @@
 //! Nodes: start, kill, restart, ask.
 
-use super::{NEVER, SOON, netns::Lab, output_within, program, unique, wait_until};
+use super::{NEVER, SOON, http::Api, netns::Lab, output_within, program, wait_until};
+use nodectl::net::Secret;
 use serde_json::Value;
 use std::{
     fs,
@@ -60,11 +61,10 @@ impl Cluster {
             .prefix("nodectl-")
             .tempdir()
             .expect("a temporary directory");
-        fs::write(
-            dir.path().join("secret"),
-            format!("granite lantern, orbit walnut, fjord {}", unique()),
-        )
-        .expect("writable");
+        // As `join` makes it, which is not stretched: of another one each node would take a tenth
+        // of a second of a processor to start.
+        let secret = Secret::generate();
+        fs::write(dir.path().join("secret"), secret.reveal()).expect("writable");
         // Let go at once: nodes share the port among themselves.
         let free = UdpSocket::bind("127.0.0.1:0")
             .and_then(|socket| socket.local_addr())
@@ -105,7 +105,7 @@ impl Cluster {
     /// Starts a node that is not running, on the data directory that it had.
     pub fn restart(&mut self, number: usize) {
         self.spawn(number);
-        let socket = self.nodes[number].data_dir.join("api.sock");
+        let socket = self.api(number).socket;
         wait_until(SOON, "the node answers on its socket", || {
             self.assert_running(number);
             std::os::unix::net::UnixStream::connect(&socket).is_ok()
@@ -246,7 +246,7 @@ impl Cluster {
     }
 
     fn nodes_json(&self, number: usize) -> Vec<Value> {
-        self.json(number, &["nodes", "--json"])
+        self.answer(number, "/v1/nodes")
             .as_array()
             .expect("a list of nodes")
             .clone()
@@ -254,9 +254,7 @@ impl Cluster {
 
     /// The node that coordinates a job, asked of another one.
     pub fn coordinator(&self, asked: usize, job: &str) -> Option<usize> {
-        let id = self.json(asked, &["job", job, "--json"])["coordinator"]
-            .as_str()?
-            .to_string();
+        let id = self.job(asked, job)["coordinator"].as_str()?.to_string();
         let node = self
             .nodes_json(asked)
             .into_iter()
@@ -267,6 +265,28 @@ impl Cluster {
     /// `nodectl` with a node's settings, in the test's own network.
     pub fn command(&self, number: usize) -> Command {
         let mut command = Command::new(program());
+    fn api(&self, number: usize) -> Api {
+        Api::at(&self.nodes[number].data_dir)
+    }
+
+    /// What a node's API answers where one looks, such as at `/v1/nodes`; none while it refuses, or
+    /// does not answer. To be asked again and again: what a command with `--json` shows, without
+    /// the process.
+    pub fn ask(&self, number: usize, path: &str) -> Option<Value> {
+        self.api(number).get(path, NEVER).ok()
+    }
+
+    /// The same; panics, saying why, if there is no answer.
+    pub fn answer(&self, number: usize, path: &str) -> Value {
+        let answer = self.api(number).get(path, NEVER);
+        answer.unwrap_or_else(|failure| panic!("n{number}: {path}: {}", failure.text))
+    }
+
+    /// A job as a node knows it: what `nodectl job --json` shows.
+    pub fn job(&self, number: usize, job: &str) -> Value {
+        self.answer(number, &format!("/v1/jobs/{job}"))
+    }
+
         self.configure(&mut command, number);
         command
     }

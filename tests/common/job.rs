@@ -57,6 +57,13 @@ pub fn write_job(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
+/// Whether a job's phase is one of those that stay.
+pub fn has_ended(phase: &Value) -> bool {
+    ["done", "failed", "cancelled"]
+        .iter()
+        .any(|end| phase == end)
+}
+
 impl Cluster {
     /// Submits and returns at once with the job's id.
     pub fn submit(&self, number: usize, file: &Path) -> String {
@@ -69,8 +76,7 @@ impl Cluster {
 
     /// `phase` of a job, as a node knows it; none while nobody answers for it.
     pub fn phase(&self, number: usize, job: &str) -> Option<String> {
-        let output = self.run(number, &["job", job, "--json"]);
-        let answer: Value = serde_json::from_slice(&output.stdout).ok()?;
+        let answer = self.ask(number, &format!("/v1/jobs/{job}"))?;
         answer["phase"].as_str().map(str::to_string)
     }
 
@@ -78,15 +84,16 @@ impl Cluster {
     pub fn wait_end(&self, number: usize, job: &str) -> String {
         wait_for(LATER, &format!("job {job} ends"), || {
             self.phase(number, job)
-                .filter(|phase| ["done", "failed", "cancelled"].contains(&phase.as_str()))
+                .filter(|phase| has_ended(&phase.as_str().into()))
         })
     }
 
     /// The tasks that are known to be done: acknowledged to a user.
     pub fn done(&self, number: usize, job: &str) -> u64 {
-        let output = self.run(number, &["job", job, "--json"]);
-        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        answer["progress"]["done"].as_u64().unwrap_or(0)
+        let answer = self.ask(number, &format!("/v1/jobs/{job}"));
+        answer
+            .and_then(|job| job["progress"]["done"].as_u64())
+            .unwrap_or(0)
     }
 
     pub fn wait_done(&self, number: usize, job: &str, tasks: u64, limit: Duration) {

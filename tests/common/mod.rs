@@ -7,6 +7,7 @@
 //! | `cluster` | nodes: start, kill, restart, ask |
 //! | `disk` | disks of a few megabytes |
 //! | `gpu` | whether there is a device for shaders, and whether it is a real GPU |
+//! | `http` | a node's API, asked without a command |
 //! | `job` | job files, what became of them, how often their tasks really ran |
 //! | `lab` | SLURM, HTCondor, sshd |
 //! | `netns` | network namespaces on a bridge: cut links, partitions, private networks |
@@ -21,6 +22,7 @@
 pub mod cluster;
 pub mod disk;
 pub mod gpu;
+pub mod http;
 pub mod job;
 pub mod lab;
 pub mod netns;
@@ -44,6 +46,8 @@ pub const LATER: Duration = Duration::from_secs(240);
 pub const NEVER: Duration = Duration::from_secs(300);
 /// The least time between two looks at the same condition.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// What has been awaited for long is looked for less often: a wait takes as much longer, at most.
+const LATER_BY: u32 = 25;
 
 /// The program under test: this build's, or the one that `NODECTL` names, for tests that travel to
 /// another machine (`benches/device/run`).
@@ -61,16 +65,16 @@ pub fn source(path: &str) -> PathBuf {
 /// Asks until there is an answer and returns it; panics, saying what was awaited, when `limit` is
 /// over.
 pub fn wait_for<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + limit;
+    let began = Instant::now();
     loop {
         let asked = Instant::now();
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < end, "not within {limit:?}: {what}");
-        // Many ask by a command, which costs a processor some 15 ms in an unoptimized build: what
-        // is waited for should have most of it.
-        pause((4 * asked.elapsed()).clamp(LOOK_AGAIN, 20 * LOOK_AGAIN));
+        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
+        // What is waited for should have most of the processors: some ask by a command.
+        let between = (4 * asked.elapsed()).max(began.elapsed() / LATER_BY);
+        pause(between.clamp(LOOK_AGAIN, 20 * LOOK_AGAIN));
     }
 }
 

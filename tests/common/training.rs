@@ -180,7 +180,7 @@ pub fn workers_of(home: &Path) -> Vec<u32> {
 
 /// What is shown of a job's checkpoints: steps, each with the names of its nodes.
 pub fn checkpoints(cluster: &Cluster, node: usize, job: &str) -> Vec<(u64, Vec<String>)> {
-    let shown = cluster.json(node, &["job", job, "--json"]);
+    let shown = cluster.job(node, job);
     let mut all: BTreeMap<u64, Vec<String>> = Default::default();
     for file in shown["training"]["checkpoints"]
         .as_array()

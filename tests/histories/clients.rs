@@ -3,8 +3,8 @@
 //! comes of it is not.
 
 use crate::{
+    common::http::{Api, Failure},
     history::History,
-    http::{Api, Failure},
     plan::Rng,
 };
 use serde_json::{Value, json};

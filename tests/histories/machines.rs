@@ -1,7 +1,12 @@
 //! Machines: a network namespace, a disk of its own, a node's process. They start, die, stall, and
 //! their disks fill or rot.
 
-use crate::{Settings, common::netns::Lab, history::History, http::Api, plan::Rng};
+use crate::{
+    Settings,
+    common::{http::Api, netns::Lab},
+    history::History,
+    plan::Rng,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::{

@@ -7,7 +7,7 @@
 //! | `plan` | what a seed draws: nodes, faults, times |
 //! | `schedule` | one schedule from beginning to end |
 //! | `nemesis`, `walls`, `machines` | faults: when; of the network; of nodes and disks |
-//! | `clients`, `http`, `guests` | clients of the API; pools and trainings |
+//! | `clients`, `guests` | clients of the API; pools and trainings |
 //! | `history` | the lines that are written |
 //! | `check` | the checker, which knows only those |
 //!
@@ -23,7 +23,6 @@ mod clients;
 mod common;
 mod guests;
 mod history;
-mod http;
 mod machines;
 mod nemesis;
 mod plan;
@@ -157,4 +156,18 @@ fn number(variable: &str) -> Option<u64> {
             .parse()
             .unwrap_or_else(|_| panic!("{variable}: `{value}` is no number")),
     )
+}
+
+#[test]
+fn answers_are_taken_apart_and_torn_ones_are_none() {
+    let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    assert_eq!(common::http::split_answer(whole), Ok((200, b"ok".to_vec())));
+    assert!(common::http::split_answer(&whole[..whole.len() - 1]).is_err());
+    let chunked =
+        b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n1;x\r\n!\r\n0\r\n\r\n";
+    assert_eq!(
+        common::http::split_answer(chunked),
+        Ok((404, b"ok!".to_vec()))
+    );
+    assert!(common::http::split_answer(&chunked[..chunked.len() - 8]).is_err());
 }

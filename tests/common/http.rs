@@ -1,5 +1,6 @@
 //! Calls of a node's local API over its Unix socket, each with a limit. No client of the product's:
-//! a history must not depend on what that makes of an answer.
+//! what is tested must not depend on what that makes of an answer. Nor a command, where one is not
+//! what is tested: its process costs some hundred times as much as the answer.
 
 use serde_json::Value;
 use std::{
@@ -122,7 +123,7 @@ fn exchange(socket: &Path, request: &[u8], limit: Duration) -> Result<Vec<u8>, S
 }
 
 /// Status and body of an answer that is complete.
-fn split_answer(bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {
+pub fn split_answer(bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {
     let broken = || "an answer that ends in its middle".to_string();
     let end = bytes
         .windows(4)
@@ -167,15 +168,4 @@ fn unchunk(mut rest: &[u8]) -> Option<Vec<u8>> {
         body.extend_from_slice(rest.get(..size)?);
         rest = rest.get(size + 2..)?;
     }
-}
-
-#[test]
-fn answers_are_taken_apart_and_torn_ones_are_none() {
-    let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-    assert_eq!(split_answer(whole), Ok((200, b"ok".to_vec())));
-    assert!(split_answer(&whole[..whole.len() - 1]).is_err());
-    let chunked =
-        b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n1;x\r\n!\r\n0\r\n\r\n";
-    assert_eq!(split_answer(chunked), Ok((404, b"ok!".to_vec())));
-    assert!(split_answer(&chunked[..chunked.len() - 8]).is_err());
 }
