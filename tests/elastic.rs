@@ -6,7 +6,7 @@ use common::{
     LATER,
     cluster::{Cluster, Discovery, both},
     netns::Lab,
-    python::python_path,
+    python::{COMPILED, python_path},
     training::workers_of,
     wait_for, wait_until,
 };
@@ -47,11 +47,7 @@ with ParameterServer.connect(optimizer="momentum", rate=0.02, block_bytes=4096) 
 /// A node whose tasks find the package.
 fn settings(path: &OsStr) -> [(&str, &str); 3] {
     let path = path.to_str().expect("UTF-8");
-    [
-        ("PYTHONPATH", path),
-        ("NODECTL_NODE__CORES", "2"),
-        ("PYTHONDONTWRITEBYTECODE", "1"),
-    ]
+    [("PYTHONPATH", path), ("NODECTL_NODE__CORES", "2"), COMPILED]
 }
 
 fn cluster(nodes: usize, path: &OsStr) -> Cluster {

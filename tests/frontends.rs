@@ -9,7 +9,7 @@ use common::{
     SOON,
     cluster::{Cluster, Discovery},
     job::has_ended,
-    python::pass_suite,
+    python::{COMPILED, keep_compiled, pass_suite},
     wait_until,
 };
 use serde_json::Value;
@@ -31,11 +31,12 @@ fn frontends(module: &str, arguments: &[&str]) -> Option<Command> {
     }
     let python: OsString = python.into();
     let mut command = Command::new(&python);
-    command.args(["-m", module]).args(arguments);
+    keep_compiled(&mut command)
+        .args(["-m", module])
+        .args(arguments);
     command
         .current_dir(&package)
         .env("PYTHONPATH", &package)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("NODECTL", env!("CARGO_BIN_EXE_nodectl"))
         .env("NODECTL_PYTHON", &python);
     Some(command)
@@ -106,7 +107,7 @@ fn at_three_nodes(module: &str) -> Option<(Cluster, Child)> {
     let bin = Path::new(command.get_program()).parent().expect("a path");
     let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
     for _ in 0..3 {
-        cluster.add(&[("NODECTL_NODE__CORES", "1"), ("PATH", &path)]);
+        cluster.add(&[("NODECTL_NODE__CORES", "1"), ("PATH", &path), COMPILED]);
     }
     cluster.wait_members(3);
     command

@@ -145,10 +145,9 @@ fn in_numpy(numbers: &Numbers) -> Option<Vec<Vec<f32>>> {
         })
     };
     let cases = serde_json::to_vec(&RULES.map(case)).expect("plain data");
-    let mut child = Command::new("python3")
+    let mut child = python::keep_compiled(&mut Command::new("python3"))
         .args(["-c", ALONE])
         .env("PYTHONPATH", path)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -12,7 +12,7 @@ use common::{
     LATER,
     cluster::{Cluster, both},
     job::{read_results, run_to_end},
-    python::{python_path, python_path_with},
+    python::{COMPILED, keep_compiled, python_path, python_path_with},
     training::checkpoints,
     wait_until,
 };
@@ -56,11 +56,7 @@ fn cluster(nodes: usize, path: &OsStr) -> Cluster {
     let mut cluster = Cluster::of(0);
     let path = path.to_str().expect("UTF-8");
     for _ in 0..nodes {
-        cluster.add(&[
-            ("PYTHONPATH", path),
-            ("NODECTL_NODE__CORES", "2"),
-            ("PYTHONDONTWRITEBYTECODE", "1"),
-        ]);
+        cluster.add(&[("PYTHONPATH", path), ("NODECTL_NODE__CORES", "2"), COMPILED]);
     }
     cluster.wait_members(nodes);
     cluster
@@ -161,11 +157,10 @@ fn a_script_run_by_hand_trains_alone_and_comes_to_what_one_worker_comes_to() {
     let dir = cluster.dir.path().join("by-hand");
     fs::create_dir(&dir).expect("writable");
     fs::write(dir.join("train.py"), SCRIPT).expect("writable");
-    let output = Command::new("python3")
+    let output = keep_compiled(&mut Command::new("python3"))
         .args(["train.py", options])
         .current_dir(&dir)
         .env("PYTHONPATH", &path)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
         .expect("python3 starts");
     assert!(output.status.success(), "{}", both(&output));

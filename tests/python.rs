@@ -6,7 +6,7 @@ mod common;
 use common::{
     cluster::{Cluster, Discovery, both},
     job::{read_results, run_to_end, stdout, write_job},
-    python::pass_suite,
+    python::{keep_compiled, pass_suite},
 };
 use std::{
     ffi::OsString,
@@ -54,7 +54,7 @@ fn python_with(name: &str, modules: &str, arguments: &[&str]) -> Option<Command>
     command
         .env("NODECTL", env!("CARGO_BIN_EXE_nodectl"))
         .env("NODECTL_PYTHON", python);
-    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    keep_compiled(&mut command);
     Some(command)
 }
 

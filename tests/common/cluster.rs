@@ -1,6 +1,8 @@
 //! Nodes: start, kill, restart, ask.
 
-use super::{NEVER, SOON, http::Api, netns::Lab, output_within, program, wait_until};
+use super::{
+    NEVER, SOON, http::Api, netns::Lab, output_within, program, python::COMPILED, wait_until,
+};
 use nodectl::net::Secret;
 use serde_json::Value;
 use std::{
@@ -262,9 +264,6 @@ impl Cluster {
         text(&node["name"]).strip_prefix('n')?.parse().ok()
     }
 
-    /// `nodectl` with a node's settings, in the test's own network.
-    pub fn command(&self, number: usize) -> Command {
-        let mut command = Command::new(program());
     fn api(&self, number: usize) -> Api {
         Api::at(&self.nodes[number].data_dir)
     }
@@ -287,6 +286,9 @@ impl Cluster {
         self.answer(number, &format!("/v1/jobs/{job}"))
     }
 
+    /// `nodectl` with a node's settings, in the test's own network.
+    pub fn command(&self, number: usize) -> Command {
+        let mut command = Command::new(program());
         self.configure(&mut command, number);
         command
     }
@@ -361,6 +363,9 @@ impl Drop for Cluster {
             let _ = child.kill();
             let _ = child.wait();
         }
+        // What Python compiled of modules in there.
+        let compiled = format!("{}{}", COMPILED.1, self.dir.path().display());
+        let _ = fs::remove_dir_all(compiled);
         if std::thread::panicking() {
             for number in 0..self.nodes.len() {
                 let log = self.log(number);

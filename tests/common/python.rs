@@ -16,6 +16,20 @@ pub fn pass_suite(command: &mut Command) {
     println!("{}", text.trim().lines().last().unwrap_or_default());
 }
 
+/// A variable: where Python keeps modules that it has compiled. Beside the package's sources they
+/// would have the program built anew, and kept nowhere they are compiled in each process.
+pub const COMPILED: (&str, &str) = (
+    "PYTHONPYCACHEPREFIX",
+    concat!(env!("CARGO_TARGET_TMPDIR"), "/compiled"),
+);
+
+/// Has a program in Python, and what it starts, keep compiled modules there.
+pub fn keep_compiled(command: &mut Command) -> &mut Command {
+    command
+        .env_remove("PYTHONDONTWRITEBYTECODE")
+        .env(COMPILED.0, COMPILED.1)
+}
+
 /// Where `tests/run` puts what the package depends on, below the target directory.
 const NEEDED: &str = "python";
 /// Where it puts what only tests need.
@@ -69,6 +83,7 @@ pub fn python_with(module: &str) -> Option<Command> {
         }
         command.env("PYTHONPATH", path);
     }
+    keep_compiled(&mut command);
     Some(command)
 }
 
@@ -88,7 +103,7 @@ fn joined(paths: &[PathBuf]) -> OsString {
 
 fn runs(python: &OsStr, code: &str, path: Option<&OsStr>) -> bool {
     let mut command = Command::new(python);
-    command
+    keep_compiled(&mut command)
         .args(["-c", code])
         .envs(path.map(|path| ("PYTHONPATH", path)));
     command.output().is_ok_and(|found| found.status.success())

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import sys
 import tempfile
 
@@ -27,6 +28,9 @@ def node(cores):
             yield directory
         finally:
             started.stop()
+            # Where Python keeps all that it compiled, modules of this directory among it.
+            if sys.pycache_prefix:
+                shutil.rmtree(sys.pycache_prefix + os.path.realpath(directory), ignore_errors=True)
 
 
 def installed(directory):
