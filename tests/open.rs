@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    LATER,
+    LATER, SOON,
     cluster::{Cluster, both},
     job::{stdout, write_job},
     python::python_path,
@@ -17,6 +17,7 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::Instant,
 };
 
 const PAGE: &str = include_str!("../docs/guide/open.md");
@@ -95,6 +96,7 @@ fn rows_that_were_cut_off_are_added_once_with_the_key_that_was_told() {
         let job = cluster.submit(0, &file);
         // It cannot answer, so the command waits.
         kill_process(node, Signal::STOP).expect("our child");
+        let begun = Instant::now();
         let mut adding = cluster
             .command(0)
             .args(["add", &job, str_of(&many)])
@@ -103,6 +105,7 @@ fn rows_that_were_cut_off_are_added_once_with_the_key_that_was_told() {
             .expect("it starts");
         let mut told = BufReader::new(adding.stderr.take().expect("piped")).lines();
         let first = told.next().expect("a line").expect("UTF-8");
+        assert!(begun.elapsed() < SOON, "told before the node is awaited");
         let (_, key) = first.split_once("--key ").expect("it says its key");
         let key = key.split(' ').next().expect("a word").to_string();
         kill_process(Pid::from_child(&adding), signal).expect("our child");

@@ -206,7 +206,8 @@ pub async fn look_at_left(settings: &Settings) -> Result<(Client, Stay), CliErro
             Err(ClientError::Unreachable { .. } | ClientError::Lost { .. })
         )
     };
-    while is_patient() && is_gone().await && is_left() {
+    // Files first: a node that hangs takes its time to answer.
+    while is_patient() && is_left() && is_gone().await {
         if let Some(lease) = Lease::alone(&data_dir)?
             && let Some((client, stay)) = started(settings, is_patient()).await?
         {
