@@ -3,12 +3,14 @@
     python3 benches/python/peers.py [WHAT...] [--trials 3] [--rules 100]
 
 WHAT is any of joblib, futures, parsl and snakemake; all if missing. A virtual environment with the peers is made in target/peers once;
-what cannot be installed is skipped, with the reason. Each side starts its workers before the clock does, the sides take turns, and a
+what cannot be installed is skipped, with the reason, as is Snakemake's plugin for SLURM where this machine cannot have one
+(`tests/lab/slurm-up.sh`). Each side starts its workers before the clock does, the sides take turns, and a
 first turn of each does not count. Ratios are nodectl's seconds over the peer's: less than 1 is faster.
 """
 
 import argparse
 import contextlib
+import glob
 import os
 import shutil
 import statistics
@@ -28,7 +30,10 @@ PEERS = {
     "ray": ["ray"],
     "parsl": ["parsl", "cloudpickle"],
     "snakemake": ["snakemake", "snakemake-interface-executor-plugins"],
+    "slurm": ["snakemake-executor-plugin-slurm"],
 }
+#: Those that others are measured beside, if they can be had.
+BESIDE = {"futures": ["ray"], "snakemake": ["slurm"]}
 WORKERS = 2
 #: Jobs of Snakemake at a time: they sleep, so cores are counted, not used.
 AT_ONCE = 8
@@ -223,6 +228,11 @@ def parsl_peers(options, directory):
         parsl.clear()
 
 
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
 SNAKEFILE = """
 rule all:
     input: expand("{directory}/{{number}}.txt", number=range({rules}))
@@ -232,33 +242,76 @@ rule one:
 """
 
 
-def snakemake_peers(options, directory):
+LAB = os.path.join(ROOT, "tests", "lab")
+# What its scripts end with where this machine cannot have it.
+CANNOT = 77
+SLURM_NODES = 2
+# The plugin's own first look is after 40 s. There is no accounting in the lab.
+SLURM_OPTIONS = ["--slurm-init-seconds-before-status-checks", "1", "--slurm-status-command", "squeue"]
+
+
+@contextlib.contextmanager
+def slurm_lab(directory):
+    """A SLURM cluster on this machine, of as many cores as jobs run at once: the variables of its clients, or None."""
+    if not has("slurm"):
+        yield None
+        return
+    place = os.path.join(directory, "slurm")
+    size = {"SLURM_NODES": str(SLURM_NODES), "SLURM_CPUS": str(AT_ONCE // SLURM_NODES), "SLURM_GPUS": "0"}
+    up = subprocess.run(["bash", os.path.join(LAB, "slurm-up.sh"), place], env={**os.environ, **size}, capture_output=True, text=True)
+    if up.returncode:
+        if up.returncode != CANNOT:
+            sys.exit("slurm-up.sh failed: " + up.stderr[-2000:])
+        print("SKIPPED: snakemake's slurm plugin: %s" % up.stderr.strip(), flush=True)
+        yield None
+        return
+    try:
+        yield {"PATH": clients_of(place) + os.pathsep + os.environ["PATH"]}
+    finally:
+        subprocess.run(["bash", os.path.join(LAB, "slurm-down.sh"), place, "--purge"], capture_output=True)
+
+
+def clients_of(place):
+    """A directory with SLURM's programs, which find that cluster: the plugin takes variables of SLURM's away from its jobs."""
+    found = os.path.join(place, "bin")
+    os.makedirs(found)
+    for name in ("sacct", "sacctmgr", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"):
+        path = os.path.join(found, name)
+        with open(path, "w") as file:
+            file.write('#!/bin/sh\nSLURM_CONF=%s exec %s "$@"\n' % (os.path.join(place, "slurm.conf"), shutil.which(name)))
+        os.chmod(path, 0o755)
+    return found
+
+
+def run_workflow(options, directory, name, arguments, variables):
+    """Seconds that a workflow takes by one of Snakemake's executors."""
     snakemake = os.path.join(HOME, "bin", "snakemake")
-
-    def workflow(executor):
-        def run():
-            with tempfile.TemporaryDirectory(dir=directory) as place:
-                path = os.path.join(place, "Snakefile")
-                with open(path, "w") as file:
-                    file.write(SNAKEFILE.format(directory=place, rules=options.rules))
-                line = [snakemake, "--snakefile", path, "--directory", place, "--quiet", "all", "--executor", executor]
-                line += ["--cores", str(AT_ONCE)] if executor == "local" else ["--jobs", str(AT_ONCE)]
-                done = subprocess.run(line, capture_output=True, text=True)
-                if done.returncode:
-                    sys.exit("snakemake --executor %s failed:\n%s" % (executor, done.stderr[-2000:]))
-
-        return run
-
-    # One turn of each: minutes, of which starting Python is a small part.
-    sides = [("nodectl", workflow("nodectl")), ("local", workflow("local"))]
-    seconds = {}
-    for name, work in sides:
+    with tempfile.TemporaryDirectory(dir=directory) as place:
+        path = os.path.join(place, "Snakefile")
+        with open(path, "w") as file:
+            file.write(SNAKEFILE.format(directory=place, rules=options.rules))
+        line = [snakemake, "--snakefile", path, "--directory", place, "--quiet", "all", "--executor", name, *arguments]
         began = time.perf_counter()
-        work()
-        seconds[name] = time.perf_counter() - began
-    least = options.rules / AT_ONCE
-    told = (options.rules, AT_ONCE, seconds["nodectl"], seconds["local"], seconds["nodectl"] / seconds["local"], least)
-    print("snakemake: %d rules of 1 s, %d at once  nodectl %.1f s; local %.1f s, ratio %.2f (sleeping alone: %.1f s)" % told, flush=True)
+        done = subprocess.run(line, env={**os.environ, **variables}, capture_output=True, text=True)
+        taken = time.perf_counter() - began
+        if done.returncode:
+            said = "".join(map(read, glob.glob(os.path.join(place, ".snakemake", "log", "*.log"))))
+            sys.exit("snakemake --executor %s failed:\n%s" % (name, (done.stdout + done.stderr + said)[-4000:]))
+    return taken
+
+
+def snakemake_peers(options, directory):
+    jobs = ["--jobs", str(AT_ONCE)]
+    sides = [("nodectl", jobs, {}), ("local", ["--cores", str(AT_ONCE)], {})]
+    with slurm_lab(directory) as variables:
+        if variables is not None:
+            sides.append(("slurm", [*jobs, *SLURM_OPTIONS], variables))
+        # One turn of each: minutes, of which starting Python is a small part.
+        seconds = {side[0]: run_workflow(options, directory, *side) for side in sides}
+    ours = seconds.pop("nodectl")
+    told = ["%s %.1f s, ratio %.2f" % (name, taken, ours / taken) for name, taken in seconds.items()]
+    what = "snakemake: %d rules of 1 s, %d at once" % (options.rules, AT_ONCE)
+    print("%s  nodectl %.1f s; %s (sleeping alone: %.1f s)" % (what, ours, "; ".join(told), options.rules / AT_ONCE), flush=True)
 
 
 WORK = {"joblib": joblib_peers, "futures": futures_peers, "parsl": parsl_peers, "snakemake": snakemake_peers}
@@ -275,7 +328,7 @@ def main():
         parser.error("no such peers: %s" % ", ".join(sorted(strange)))
     wanted = options.what or list(WORK)
     if os.path.abspath(sys.prefix) != HOME:
-        python = make_environment(wanted + (["ray"] if "futures" in wanted else []))
+        python = make_environment(wanted + [peer for name in wanted for peer in BESIDE.get(name, [])])
         os.execv(python, [python, *sys.argv])
     sys.path.insert(0, os.path.join(ROOT, "packaging", "python"))
     os.environ["PYTHONPATH"] = os.path.join(ROOT, "packaging", "python")
