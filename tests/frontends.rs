@@ -6,7 +6,7 @@
 mod common;
 
 use common::{
-    SOON,
+    LATER, SOON,
     cluster::{Cluster, Discovery},
     job::has_ended,
     python::{COMPILED, keep_compiled, pass_suite},
@@ -16,8 +16,9 @@ use serde_json::Value;
 use std::{
     env,
     ffi::OsString,
-    io::{BufRead, BufReader, Write},
-    path::Path,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
@@ -100,8 +101,8 @@ fn results_of_calls_stay_on_nodes_and_are_computed_again_when_they_are_lost() {
 }
 
 /// A program at the first of three nodes with one core each.
-fn at_three_nodes(module: &str) -> Option<(Cluster, Child)> {
-    let mut command = frontends(module, &[])?;
+fn at_three_nodes(module: &str, arguments: &[&str]) -> Option<(Cluster, Child)> {
+    let mut command = frontends(module, arguments)?;
     let mut cluster = Cluster::empty(Discovery::Beacon);
     // Nodes have what the program has, under the same names.
     let bin = Path::new(command.get_program()).parent().expect("a path");
@@ -119,7 +120,7 @@ fn at_three_nodes(module: &str) -> Option<(Cluster, Child)> {
 
 /// Kills a node when the program says this; returns all that it said.
 fn with_a_node_killed(module: &str, at: &str) -> Option<Vec<String>> {
-    let (mut cluster, mut program) = at_three_nodes(module)?;
+    let (mut cluster, mut program) = at_three_nodes(module, &[])?;
     let mut said = Vec::new();
     let stdout = program.stdout.take().expect("piped");
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -150,6 +151,69 @@ fn results_of_calls_survive_the_death_of_a_node_that_has_them() {
     }
 }
 
+/// Bytes of results that nodes keep for calls. What goes meanwhile is passed over.
+fn kept_bytes(cluster: &Cluster) -> u64 {
+    let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
+    let of = |node| {
+        let shelves = entries(cluster.data_dir(node).join("kept/blobs"));
+        let files = shelves.flat_map(|shelf| entries(shelf.path()));
+        let bytes = files.filter_map(|file| file.metadata().ok().map(|found| found.len()));
+        bytes.sum::<u64>()
+    };
+    (0..3).map(of).sum()
+}
+
+/// Runs it until its calls are done; gives how many bytes were moved for them.
+fn moved(arguments: &[&str]) -> Option<(Cluster, Child, u64)> {
+    let (cluster, mut program) = at_three_nodes("tests.frontends.mover", arguments)?;
+    says(&mut program, "results are made");
+    let made = kept_bytes(&cluster);
+    goes_on(&mut program);
+    says(&mut program, "calls are done");
+    let moved = kept_bytes(&cluster) - made;
+    Some((cluster, program, moved))
+}
+
+fn says(program: &mut Child, what: &str) {
+    let stdout = program.stdout.as_mut().expect("piped");
+    let mut line = Vec::new();
+    while !line.ends_with(b"\n") {
+        let mut byte = [0];
+        stdout.read_exact(&mut byte).expect("it goes on");
+        line.push(byte[0]);
+    }
+    assert_eq!(String::from_utf8_lossy(&line).trim(), what);
+}
+
+fn goes_on(program: &mut Child) {
+    writeln!(program.stdin.as_mut().expect("piped")).expect("it reads");
+}
+
+#[test]
+fn calls_go_to_the_results_that_they_are_given_and_results_go_with_their_futures() {
+    let Some((_cluster, mut blind, without)) = moved(&["blind"]) else {
+        return;
+    };
+    blind.kill().expect("our child");
+    blind.wait().expect("our child");
+    let (cluster, mut program, with) = moved(&[]).expect("as before");
+    println!("moved {with} bytes, and {without} where the pool is not told where results are");
+    assert!(with * 2 < without, "{with} of {without}");
+    goes_on(&mut program);
+    says(&mut program, "nothing is needed");
+    wait_until(SOON, "results go with their futures", || {
+        kept_bytes(&cluster) == 0
+    });
+    goes_on(&mut program);
+    says(&mut program, "others are done");
+    assert!(kept_bytes(&cluster) > 0);
+    program.kill().expect("our child");
+    program.wait().expect("our child");
+    wait_until(LATER, "results go with a client that is killed", || {
+        kept_bytes(&cluster) == 0
+    });
+}
+
 #[test]
 fn a_workflow_of_snakemakes_survives_the_death_of_a_node() {
     let at = "at work";
@@ -176,7 +240,7 @@ fn wait_for_copies(cluster: &Cluster) {
 
 #[test]
 fn optunas_tests_of_storages_pass_while_nodes_die_that_keep_their_log() {
-    let Some((mut cluster, mut program)) = at_three_nodes("tests.frontends.storages") else {
+    let Some((mut cluster, mut program)) = at_three_nodes("tests.frontends.storages", &[]) else {
         return;
     };
     let (mut away, mut deaths, mut begun, mut said) = (None, 0, 0, Vec::new());

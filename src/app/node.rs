@@ -8,7 +8,7 @@ use super::{
     program::{Means, NodeEnd, NodeProgram},
     remembered,
     settings::{ApiSettings, PolicySettings, Settings},
-    streams::StreamHosts,
+    streams::{ClusterLinks, StreamHosts},
     surroundings,
     this_machine::ThisMachine,
     vault::{self, Strongbox},
@@ -24,8 +24,8 @@ use nodectl_net::{Identity, NetConfig, Offline, Secret};
 use nodectl_node::{EVENT_QUEUE, Node, Ports};
 use nodectl_pool::Pools;
 use nodectl_ports::{
-    BlobFetcher, Blobs, DiskHealth, Event, Network, NodeHandle, PoolService, Streams, accounts,
-    atomic, wall_ms,
+    BlobFetcher, Blobs, DiskHealth, Event, KeptBlobs, Network, NodeHandle, PoolService, Streams,
+    accounts, atomic, wall_ms,
 };
 use nodectl_pserver::ParameterServers;
 use nodectl_store as store;
@@ -121,9 +121,12 @@ pub async fn start_solo(settings: &Settings) -> anyhow::Result<StartedNode> {
     // Without it nobody is offered what this node leaves; it works all the same.
     let _ = std::fs::File::create(foundation.store.dir().join(SOLO_MARK));
     let offline = Arc::new(Offline::new(foundation.store.blobs()));
-    foundation
-        .build(&settings, offline.clone(), offline, None)
-        .await
+    let links = ClusterLinks {
+        kept: Arc::new(Offline::new(foundation.store.kept())),
+        fetcher: offline.clone(),
+        network: offline,
+    };
+    foundation.build(&settings, links, None).await
 }
 
 /// Another node has the data directory.
@@ -156,7 +159,10 @@ pub async fn run_node(
         net_config(&settings, &foundation.store),
         foundation.identity.clone(),
         keys,
-        foundation.store.blobs(),
+        net::NetBlobs {
+            blobs: foundation.store.blobs(),
+            kept: foundation.store.kept(),
+        },
         Arc::new(StreamHosts {
             pools: foundation.pools.clone(),
             trainings: foundation.trainings.clone(),
@@ -169,10 +175,14 @@ pub async fn run_node(
         keys: Box::new(network.sealing_keys()),
         roster,
     };
+    let kept = Arc::new(network.kept_fetcher());
     let network = Arc::new(network);
-    let mut started = foundation
-        .build(&settings, network.clone(), network, Some(membership))
-        .await?;
+    let links = ClusterLinks {
+        kept,
+        fetcher: network.clone(),
+        network,
+    };
+    let mut started = foundation.build(&settings, links, Some(membership)).await?;
     let (handle, pools) = (started.handle.clone(), started.pools.clone());
     let ended = tokio::select! {
         // A node that leaves ends its swarm too.
@@ -301,11 +311,10 @@ impl Foundation {
         })
     }
 
-    async fn build<N: Network + Streams + 'static, F: BlobFetcher + 'static>(
+    async fn build<N: Network + Streams + 'static>(
         self,
         settings: &Settings,
-        network: Arc<N>,
-        fetcher: Arc<F>,
+        links: ClusterLinks<N>,
         membership: Option<ClusterMembership>,
     ) -> anyhow::Result<StartedNode> {
         // Who works alone has no cluster: there is nobody to be decided about.
@@ -314,7 +323,7 @@ impl Foundation {
             .map(|membership| (membership.keys, membership.roster))
             .unzip();
         let listeners = listeners(settings, self.store.dir()).await?;
-        let (adapters, secrets) = self.adapters(settings, network, fetcher, keys)?;
+        let (adapters, secrets) = self.adapters(settings, links, keys)?;
         let config = self.config(settings, solo)?;
         let program = adapters.program(settings, solo);
         let ports = adapters.ports(&self.store, settings, program.clone())?;
@@ -350,15 +359,21 @@ impl Foundation {
     }
 
     /// Everything that acts for the node, and the secrets that the disk has.
-    fn adapters<N: Network + Streams + 'static, F: BlobFetcher + 'static>(
+    fn adapters<N: Network + Streams + 'static>(
         &self,
         settings: &Settings,
-        network: Arc<N>,
-        fetcher: Arc<F>,
+        links: ClusterLinks<N>,
         keys: Option<vault::SealingKeys>,
     ) -> anyhow::Result<(Adapters, Vec<KeptSecret>)> {
         let handle = NodeHandle::new(self.events.clone());
         let data_dir = self.store.dir().to_path_buf();
+        let ClusterLinks {
+            network,
+            fetcher,
+            kept,
+        } = links;
+        let (blobs, for_a_while) = (self.store.blobs(), self.store.kept());
+        let kept = worker::KeptShelf::new(blobs, for_a_while, kept, handle.clone());
         self.trainings
             .open(&data_dir, network.clone(), settings.jobs.keep.0)
             .context("listening for workers that train")?;
@@ -373,6 +388,7 @@ impl Foundation {
         let files = worker::TaskFiles {
             blobs: self.store.blobs(),
             fetcher: fetcher.clone(),
+            kept: kept.clone(),
             disk: disk.clone(),
             gpus: gpus.clone(),
             vault: vault.clone(),
@@ -395,6 +411,7 @@ impl Foundation {
             trainings: self.trainings.clone(),
             network,
             fetcher,
+            kept,
             disk,
             vault,
             audit: Arc::new(AuditLog::new(&data_dir)),
@@ -424,6 +441,7 @@ struct Adapters {
     handle: NodeHandle,
     network: Arc<dyn Network>,
     fetcher: Arc<dyn BlobFetcher>,
+    kept: Arc<dyn KeptBlobs>,
     blobs: Arc<dyn Blobs>,
     disk: Arc<dyn DiskHealth>,
     workers: Arc<Workers>,
@@ -496,6 +514,7 @@ impl Adapters {
             node: self.handle.clone(),
             blobs: self.blobs.clone(),
             fetcher: self.fetcher.clone(),
+            kept: self.kept.clone(),
             network: self.network.clone(),
             pools: self.pools.clone(),
             trainings: self.trainings.clone(),

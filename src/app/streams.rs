@@ -1,11 +1,20 @@
-//! Who serves streams that other nodes open: a pool, or a training.
+//! The ways to other nodes, and who serves streams that these open: a pool, or a training.
 
 use futures::future::{BoxFuture, FutureExt};
 use nodectl_pool::Pools;
-use nodectl_ports::{PeerStream, StreamHost};
+use nodectl_ports::{BlobFetcher, PeerStream, StreamHost};
 use nodectl_pserver::ParameterServers;
 use nodectl_types::{NodeId, StreamToken};
 use std::{io, sync::Arc};
+
+/// The ways to other nodes.
+pub struct ClusterLinks<N> {
+    pub network: Arc<N>,
+    /// Brings blobs that jobs name.
+    pub fetcher: Arc<dyn BlobFetcher>,
+    /// Brings blobs that are here for a while.
+    pub kept: Arc<dyn BlobFetcher>,
+}
 
 pub struct StreamHosts {
     pub pools: Arc<Pools>,

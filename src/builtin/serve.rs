@@ -108,7 +108,7 @@ fn serve_on<P: BuiltinPart>(stream: &mut FrameStream) -> io::Result<ExitCode> {
                 }
             }
             ToWorker::Exit => return Ok(ExitCode::SUCCESS),
-            ToWorker::Init | ToWorker::Update => {
+            ToWorker::Init | ToWorker::Update | ToWorker::Release => {
                 return Err(invalid(format!("the node sent {kind:?}")));
             }
         }

@@ -166,6 +166,9 @@ pub(super) struct GetArgs {
     /// Id of a node that is known to have it, asked before the others.
     #[param(pattern = "^[0-9a-f]{64}$")]
     from: Option<String>,
+    /// The result of a pool's call: where another node has it, nothing of it stays here.
+    #[serde(default)]
+    kept: bool,
 }
 
 /// The blob's bytes, brought from the cluster if they are not here.
@@ -185,7 +188,12 @@ pub(super) async fn get(
                 .map_err(|error| ApiError::bad_request(error.to_string()))?,
         ],
     };
-    let file = local(&shared, hash, holders).await?;
+    let file = if args.kept {
+        let read = shared.api.kept.read(hash, holders).await;
+        File::from_std(read.map_err(|why| missing(hash, &why))?)
+    } else {
+        local(&shared, hash, holders).await?
+    };
     let bytes = file
         .metadata()
         .await
@@ -211,19 +219,20 @@ pub(super) async fn local(
     if let Some(file) = open(shared, hash).await? {
         return Ok(file);
     }
-    let missing = |why: String| {
-        ApiError::not_found(format!("blob {hash} could not be brought here: {why}"))
-            .hint("start the node that made it again; `nodectl nodes` shows who is away")
-    };
     shared
         .api
         .fetcher
         .fetch(hash, holders)
         .await
-        .map_err(missing)?;
+        .map_err(|why| missing(hash, &why))?;
     open(shared, hash)
         .await?
-        .ok_or_else(|| missing("it was removed again".into()))
+        .ok_or_else(|| missing(hash, "it was removed again"))
+}
+
+fn missing(hash: BlobHash, why: &str) -> ApiError {
+    ApiError::not_found(format!("blob {hash} could not be brought here: {why}"))
+        .hint("start the node that made it again; `nodectl nodes` shows who is away")
 }
 
 async fn open(shared: &Shared, hash: BlobHash) -> Result<Option<File>, ApiError> {

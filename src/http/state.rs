@@ -2,8 +2,8 @@
 
 use super::{caller::UserAccess, extract::BodyRoom, ranking::Rankings, specs::SpecCache};
 use nodectl_ports::{
-    Audit, BlobFetcher, Blobs, GpuMeter, LaunchBook, Network, NodeHandle, PoolService, Trainings,
-    Vault,
+    Audit, BlobFetcher, Blobs, GpuMeter, KeptBlobs, LaunchBook, Network, NodeHandle, PoolService,
+    Trainings, Vault,
 };
 use nodectl_types::{Answer, NodeId, Query, QueryError, limits};
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
@@ -33,6 +33,7 @@ pub struct Api {
     pub node: NodeHandle,
     pub blobs: Arc<dyn Blobs>,
     pub fetcher: Arc<dyn BlobFetcher>,
+    pub kept: Arc<dyn KeptBlobs>,
     pub network: Arc<dyn Network>,
     pub pools: Arc<dyn PoolService>,
     pub trainings: Arc<dyn Trainings>,

@@ -10,8 +10,8 @@
 use futures::future::BoxFuture;
 use nodectl_http::{Api, Client, NodeFacts, UserAccess, bind, serve, socket_path};
 use nodectl_ports::{
-    Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, LaunchBook, NetReport, Network,
-    NodeHandle, PoolService, Trainings, Vault,
+    Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, KeptBlobs, LaunchBook,
+    NetReport, Network, NodeHandle, PoolService, Trainings, Vault,
 };
 use nodectl_types::*;
 use nodectl_wire::api::{AuditLine, LaunchKind, LaunchLook, LaunchView};
@@ -141,6 +141,7 @@ impl FakeNode {
                 blobs: blobs.clone(),
                 remote: remote.clone(),
             }),
+            kept: Arc::new(NothingKept),
             network: Arc::new(FakeNetwork(report)),
             pools: Arc::new(Echo),
             trainings: Arc::new(NoTrainings),
@@ -322,6 +323,14 @@ impl BlobFetcher for FakeFetcher {
                 None => Err("beta: has it not".into()),
             }
         })
+    }
+}
+
+struct NothingKept;
+
+impl KeptBlobs for NothingKept {
+    fn read(&self, _: BlobHash, _: Vec<NodeId>) -> BoxFuture<'static, Result<File, String>> {
+        Box::pin(async { Err("beta: has it not".into()) })
     }
 }
 

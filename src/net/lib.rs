@@ -53,7 +53,7 @@ pub use invite::{InviteError, redeem};
 pub use kept::{changed_secret, replacement};
 pub use offline::Offline;
 pub use secret::{Keys, Secret, SecretError};
-pub use start::{Net, start};
+pub use start::{KeptFetcher, Net, NetBlobs, start};
 
 #[cfg(test)]
 mod tests;

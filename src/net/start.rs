@@ -50,7 +50,15 @@ pub struct Net {
 struct NetInner {
     shared: Arc<SwarmShared>,
     fetcher: Fetcher,
+    kept: Fetcher,
     server: Server,
+}
+
+/// What of this node's disk others may have.
+pub struct NetBlobs {
+    pub blobs: Arc<dyn Blobs>,
+    /// Those that are here for a while.
+    pub kept: Arc<dyn Blobs>,
 }
 
 /// Opens the swarm and begins to look for peers by every way at once. On return it listens.
@@ -58,7 +66,7 @@ pub async fn start(
     config: NetConfig,
     identity: Identity,
     keys: Keys,
-    blobs: Arc<dyn Blobs>,
+    blobs: NetBlobs,
     host: Arc<dyn StreamHost>,
     events: mpsc::Sender<Event>,
 ) -> Result<Net, NetError> {
@@ -95,17 +103,21 @@ pub async fn start(
     shared
         .state()
         .set_problem("kademlia", (!config.kademlia).then(|| SWITCHED_OFF.into()));
-    let server = Server::start(shared.clone(), blobs.clone(), host, config.bulk_port).await?;
+    let NetBlobs { blobs, kept } = blobs;
+    let shown = [blobs.clone(), kept.clone()];
+    let server = Server::start(shared.clone(), shown, host, config.bulk_port).await?;
     let remembered = Remembered::start(shared.clone(), &config.data_dir);
     let inbound = Arc::new(server.clone());
     tokio::spawn(Driver::new(swarm, shared.clone(), inbound, remembered).run(inputs));
     discovery::start(shared.clone(), &config);
     discovery::start_targets(&shared, &config.peers);
-    let fetcher = Fetcher::new(shared.clone(), server.clone(), blobs);
+    let fetcher = |blobs| Fetcher::new(shared.clone(), server.clone(), blobs);
+    let (fetcher, kept) = (fetcher(blobs), fetcher(kept));
     Ok(Net {
         inner: Arc::new(NetInner {
             shared,
             fetcher,
+            kept,
             server,
         }),
     })
@@ -228,6 +240,19 @@ impl BlobFetcher for Net {
     }
 }
 
+/// Brings blobs to those that are here for a while.
+pub struct KeptFetcher(Net);
+
+impl BlobFetcher for KeptFetcher {
+    fn fetch(
+        &self,
+        hash: BlobHash,
+        holders: Vec<NodeId>,
+    ) -> BoxFuture<'static, Result<(), String>> {
+        self.0.inner.kept.clone().fetch(hash, holders).boxed()
+    }
+}
+
 impl Streams for Net {
     fn open(
         &self,
@@ -240,6 +265,10 @@ impl Streams for Net {
 }
 
 impl Net {
+    pub fn kept_fetcher(&self) -> KeptFetcher {
+        KeptFetcher(self.clone())
+    }
+
     /// What this node's disk remembers of who belongs to the cluster.
     pub fn roster(&self) -> Roster {
         self.inner.shared.access.roster()

@@ -5,16 +5,20 @@
 //! | file | owns |
 //! |---|---|
 //! | `lib` | the pool's state: tasks, workers, updates; dealing tasks out |
+//! | `near` | where a task's data lie, and how long it waits for a worker there |
 //! | `pace` | how many tasks a worker may have waiting |
 //!
 //! Invariants: a task is in one place, waiting or with one worker, until it is answered, lost or
 //! cancelled. A worker gets every update once and in order, those before a task's arrival before
-//! that task. No task waits while a worker has nothing to do.
+//! that task. No task waits while a worker has nothing to do, but for a moment (`near::MOST`) for
+//! one that need not be sent its data.
 
+mod near;
 mod pace;
 #[cfg(test)]
 mod tests;
 
+use near::Near;
 use nodectl_types::{NodeId, Time, units::counted};
 use pace::TaskPace;
 use std::{
@@ -33,6 +37,11 @@ const TASK_BYTES: usize = 128;
 pub const FAILED_STARTS: u32 = 3;
 /// How long nodes that were not tried yet have after that: the quickest to fail speak first.
 pub const START_PATIENCE: Duration = Duration::from_secs(2);
+/// How often a task is tried again whose worker is gone and nobody says how, beside `retries`: a
+/// lost node is none of its doing. Nor is it one that is to end every node.
+pub const LOST_RETRIES: u32 = 8;
+/// So many waiting tasks are looked at for one whose data a free worker has.
+const LOOK_AHEAD: usize = 64;
 /// A pool without tasks for this long needs no workers if others do.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -44,9 +53,6 @@ pub struct PoolConfig {
     pub timeout: Option<Duration>,
     /// So many tasks a worker gets; then it ends by itself, and another takes its place.
     pub max_tasks: Option<usize>,
-    /// How often a task is tried again, beside that, whose worker is gone and nobody says how: its
-    /// node is lost, most likely.
-    pub lost_retries: u32,
     /// A worker gets a task when it has none; else short ones are sent before their turn.
     pub one_at_a_time: bool,
 }
@@ -96,6 +102,7 @@ struct Task<P> {
     losses: u32,
     /// Where it ended a worker last: it is tried elsewhere first.
     avoid: Option<NodeId>,
+    near: Near,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -135,6 +142,8 @@ pub struct Pool<P> {
     open: usize,
     open_bytes: usize,
     idle_since: Option<Time>,
+    /// When a task that waits for a worker beside its data takes any other.
+    settles_at: Option<Time>,
     updates: u64,
     pace: TaskPace,
     ever_ready: bool,
@@ -173,6 +182,7 @@ impl<P: Clone> Pool<P> {
             open: 0,
             open_bytes: 0,
             idle_since: Some(now),
+            settles_at: None,
             updates: 0,
             pace: TaskPace::default(),
             ever_ready: false,
@@ -183,6 +193,17 @@ impl<P: Clone> Pool<P> {
 
     /// A task of the client's. Without arguments they are pulled when a worker is there for them.
     pub fn submit(&mut self, id: u64, arguments: Option<P>, bytes: usize) {
+        self.submit_near(id, arguments, bytes, &[]);
+    }
+
+    /// A task whose worker is given data, of which these nodes have so many bytes.
+    pub fn submit_near(
+        &mut self,
+        id: u64,
+        arguments: Option<P>,
+        bytes: usize,
+        holders: &[(NodeId, u64)],
+    ) {
         let bytes = TASK_BYTES + if arguments.is_some() { bytes } else { 0 };
         self.open += 1;
         self.open_bytes += bytes;
@@ -194,6 +215,7 @@ impl<P: Clone> Pool<P> {
             deaths: 0,
             losses: 0,
             avoid: None,
+            near: Near::new(holders),
         });
     }
 
@@ -386,7 +408,7 @@ impl<P: Clone> Pool<P> {
             let is_lost = end.process.is_none() && !worker.timed_out;
             if worker.stopped {
                 // The worker had answered what it is ended for.
-            } else if is_lost && task.losses < self.config.lost_retries {
+            } else if is_lost && task.losses < LOST_RETRIES {
                 task.losses += 1;
             } else {
                 task.deaths += 1;
@@ -482,7 +504,8 @@ impl<P: Clone> Pool<P> {
             .values()
             .filter(|worker| !worker.sent.is_empty() && !worker.timed_out);
         let timeouts = busy.filter_map(|worker| Some(worker.since + self.config.timeout?));
-        timeouts.chain(self.gives_up_at()).min()
+        let others = self.gives_up_at().into_iter().chain(self.settles_at);
+        timeouts.chain(others).min()
     }
 
     /// When a pool whose workers could not start ends; None while one may still.
@@ -505,26 +528,72 @@ impl<P: Clone> Pool<P> {
     }
 
     fn feed_the_idle(&mut self, now: Time) {
-        while !self.idle.is_empty() {
-            let Some(task) = self.next_task(now) else {
-                return;
-            };
-            let elsewhere = |key: &&WorkerKey| Some(self.workers[*key].node) != task.avoid;
-            let key = *self
-                .idle
-                .iter()
-                .find(elsewhere)
-                .or(self.idle.first())
-                .expect("not empty");
+        self.settles_at = None;
+        while let Some((place, key)) = self.next_pair(now) {
+            let task = self.waiting.remove(place).expect("it was found there");
             self.idle.remove(&key);
             self.send(key, task, now);
         }
     }
 
+    /// The first waiting task for which an idle worker will do, and the worker. Those before it
+    /// wait for one beside their data.
+    fn next_pair(&mut self, now: Time) -> Option<(usize, WorkerKey)> {
+        let mut place = 0;
+        while place < self.waiting.len().min(LOOK_AHEAD) && !self.idle.is_empty() {
+            let id = self.waiting[place].id;
+            if !self.cancelled.is_empty() && self.cancelled.remove(&id) {
+                let task = self
+                    .waiting
+                    .remove(place)
+                    .expect("it is not beyond the end");
+                self.close_task(task.bytes, now);
+                continue;
+            }
+            let (key, missing) = self.best_idle(&self.waiting[place]);
+            match self.waiting[place].near.settles_at(missing, now) {
+                Some(later) if later > now => {
+                    let earliest = self.settles_at.map_or(later, |at| at.min(later));
+                    self.settles_at = Some(earliest);
+                    place += 1;
+                }
+                _ => return Some((place, key)),
+            }
+        }
+        None
+    }
+
+    /// The idle worker on whose node most of a task's data are, elsewhere than where the task ended
+    /// one; and how many bytes more there are where a busy one is. There is an idle one.
+    fn best_idle(&self, task: &Task<P>) -> (WorkerKey, u64) {
+        let elsewhere = |worker: &PoolWorker<P>| Some(worker.node) != task.avoid;
+        let worth = |key: &WorkerKey| {
+            let worker = &self.workers[key];
+            (elsewhere(worker), task.near.bytes_on(worker.node))
+        };
+        if task.near.is_empty() {
+            let found = self.idle.iter().find(|key| worth(key).0);
+            return (*found.or(self.idle.first()).expect("not empty"), 0);
+        }
+        // Of equals the first.
+        let best = self.idle.iter().rev().max_by_key(|key| worth(key));
+        let best = *best.expect("not empty");
+        let of_busy = self
+            .workers
+            .values()
+            .filter(|worker| worker.stage == TaskStage::Ready && elsewhere(worker))
+            .map(|worker| task.near.bytes_on(worker.node));
+        let (is_elsewhere, here) = worth(&best);
+        let most = if is_elsewhere { of_busy.max() } else { None };
+        (best, most.unwrap_or(0).saturating_sub(here))
+    }
+
     /// Short tasks are sent before their turn, so that no worker waits for the way here and back;
     /// never more to one worker than its share of what is left.
     fn send_ahead(&mut self, now: Time) {
-        if self.config.one_at_a_time || self.waiting.is_empty() || self.pace.ahead() <= 1 {
+        let is_short = !self.config.one_at_a_time && self.pace.ahead() > 1;
+        // Where workers are free, what waits does so for others.
+        if !is_short || self.waiting.is_empty() || !self.idle.is_empty() {
             return;
         }
         let ready = self
@@ -591,6 +660,16 @@ impl<P: Clone> Pool<P> {
             },
         });
         worker.sent.push_back(task);
+    }
+
+    /// The worker of a node that has the least to do, for a message that is no task.
+    pub fn least_busy(&self, node: NodeId) -> Option<WorkerKey> {
+        let here = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| worker.node == node && worker.stage == TaskStage::Ready);
+        let least = here.min_by_key(|(_, worker)| worker.sent.len());
+        least.map(|(key, _)| *key)
     }
 
     /// Bytes of memory that unanswered tasks occupy.

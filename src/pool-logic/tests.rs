@@ -1,5 +1,7 @@
 //! A pool against workers and clients that do anything in any order.
 
+mod data;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -17,7 +19,6 @@ fn pool(retries: u32) -> Pool<()> {
             retries,
             timeout: None,
             max_tasks: None,
-            lost_retries: 0,
             one_at_a_time: false,
         },
         at(0),
@@ -28,6 +29,13 @@ fn raised(error: &str) -> WorkerEnd<'_> {
     WorkerEnd {
         error: Some(error),
         process: None,
+    }
+}
+
+fn ended(how: &str) -> WorkerEnd<'_> {
+    WorkerEnd {
+        error: None,
+        process: Some(how),
     }
 }
 
@@ -105,18 +113,18 @@ fn a_death_is_blamed_on_the_task_that_ran_and_it_is_tried_elsewhere() {
     with_workers(&mut pool, &[A, A, B]);
     pool.submit(7, Some(()), 1);
     assert_eq!(turn(&mut pool, 0), [run(0, 7)]);
-    pool.died(0, WorkerEnd::default(), at(1));
+    pool.died(0, ended("killed"), at(1));
     assert_eq!(
         turn(&mut pool, 1),
         [run(2, 7)],
         "not on the same node again"
     );
-    pool.died(2, WorkerEnd::default(), at(2));
+    pool.died(2, ended("killed"), at(2));
     assert_eq!(
         turn(&mut pool, 2),
         [PoolEffect::Lost {
             task: 7,
-            why: "the task ended 2 workers".into()
+            why: "the task ended 2 workers; the last one: killed".into()
         }]
     );
     assert_eq!((pool.open, pool.open_bytes), (0, 0));
@@ -135,7 +143,7 @@ fn what_was_sent_ahead_of_a_death_is_not_blamed() {
         turn(&mut pool, 0).len() > 1 || pool.workers[&0].sent.len() > 1,
         "nothing was sent ahead"
     );
-    pool.died(0, WorkerEnd::default(), at(0));
+    pool.died(0, ended("killed"), at(0));
     pool.join(1, A, at(0));
     pool.ready(1);
     let effects = turn(&mut pool, 0);
@@ -255,10 +263,7 @@ fn a_lost_task_is_told_with_how_its_worker_ended() {
     let mut pool = pool(1);
     with_workers(&mut pool, &[A, B]);
     pool.submit(1, Some(()), 1);
-    let killed = WorkerEnd {
-        error: None,
-        process: Some("killed by signal 11 (SIGSEGV)"),
-    };
+    let killed = ended("killed by signal 11 (SIGSEGV)");
     turn(&mut pool, 0);
     pool.died(0, killed, at(0));
     turn(&mut pool, 0);
@@ -390,29 +395,22 @@ fn a_task_that_was_sent_ahead_is_not_blamed_where_the_one_before_is_stopped() {
 
 #[test]
 fn a_worker_of_whose_end_nobody_knows_costs_no_retry_so_many_times() {
-    let config = PoolConfig {
-        lost_retries: 2,
-        ..pool(0).config
-    };
-    let mut pool = Pool::new(config, at(0));
+    let mut pool = pool(0);
     pool.submit(1, Some(()), 1);
-    for key in 0..3 {
+    let last = u64::from(LOST_RETRIES);
+    for key in 0..=last {
         pool.join(key, A, at(0));
         pool.ready(key);
         assert_eq!(turn(&mut pool, 0), [run(key, 1)]);
         pool.died(key, WorkerEnd::default(), at(0));
     }
-    let why = "the task ended 3 workers".into();
+    let why = "the task ended 9 workers".into();
     assert_eq!(turn(&mut pool, 0), [PoolEffect::Lost { task: 1, why }]);
-    let killed = WorkerEnd {
-        error: None,
-        process: Some("killed by signal 11 (SIGSEGV)"),
-    };
-    pool.join(3, A, at(0));
-    pool.ready(3);
+    pool.join(last + 1, A, at(0));
+    pool.ready(last + 1);
     pool.submit(2, Some(()), 1);
     turn(&mut pool, 0);
-    pool.died(3, killed, at(0));
+    pool.died(last + 1, ended("killed by signal 11 (SIGSEGV)"), at(0));
     let why = "the task ended its worker; the last one: killed by signal 11 (SIGSEGV)".into();
     assert_eq!(turn(&mut pool, 0), [PoolEffect::Lost { task: 2, why }]);
 }
@@ -434,7 +432,7 @@ fn one_at_a_time_waits_here_however_short_tasks_are() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Submit { pull: bool },
+    Submit { pull: bool, near: u8 },
     Update,
     Join { node: bool },
     Ready(usize),
@@ -449,7 +447,7 @@ fn step() -> impl Strategy<Value = Step> {
     use Step::*;
     let index = any::<usize>;
     prop_oneof![
-        8 => (0u8..10).prop_map(|pull| Submit { pull: pull == 0 }),
+        8 => (0u8..10, 0u8..8).prop_map(|(pull, near)| Submit { pull: pull == 0, near }),
         2 => Just(Update),
         2 => any::<bool>().prop_map(|node| Join { node }),
         4 => index().prop_map(Ready),
@@ -510,11 +508,15 @@ impl World {
     fn step(&mut self, step: Step) {
         let now = at(self.millis);
         match step {
-            Step::Submit { pull } => {
+            Step::Submit { pull, near } => {
                 self.submitted += 1;
                 self.updates_before
                     .insert(self.submitted, self.pool.updates());
-                self.pool.submit(self.submitted, (!pull).then_some(()), 10);
+                let data = [(A, u64::from(near) << 20), (B, 3 << 20)];
+                let holders = &data[..usize::from(near.min(2))];
+                let arguments = (!pull).then_some(());
+                self.pool
+                    .submit_near(self.submitted, arguments, 10, holders);
             }
             Step::Update => assert!(self.pool.update(self.pool.updates() + 1)),
             Step::Join { node } => {
@@ -547,7 +549,12 @@ impl World {
             Step::Die(index) => {
                 if let Some(key) = self.pick(index, |_| true) {
                     self.workers.remove(&key);
-                    self.pool.died(key, WorkerEnd::default(), now);
+                    let end = if index % 2 == 0 {
+                        ended("killed")
+                    } else {
+                        WorkerEnd::default()
+                    };
+                    self.pool.died(key, end, now);
                 }
             }
             Step::Release { node, must } => {
@@ -601,9 +608,15 @@ impl World {
             .workers
             .values()
             .any(|seen| seen.ready && !seen.exit && seen.tasks.is_empty());
+        let moment = at(self.millis) + near::MOST;
         assert!(
-            !idle || self.pool.waiting.is_empty(),
-            "a task waits while a worker idles"
+            !idle || self.pool.waiting.is_empty() || self.pool.settles_at <= Some(moment),
+            "a task waits for longer than a moment while a worker idles"
+        );
+        let plain = self.pool.waiting.iter().take(LOOK_AHEAD);
+        assert!(
+            !idle || plain.into_iter().all(|task| !task.near.is_empty()),
+            "a task without data waits while a worker idles"
         );
         let memory: usize = self.pool.waiting.iter().map(|task| task.bytes).sum();
         let sent: usize = self
@@ -622,8 +635,11 @@ impl World {
         while self.workers.values().any(|seen| !seen.ready) {
             self.step(Step::Ready(zero));
         }
-        while self.workers.values().any(|seen| !seen.tasks.is_empty()) {
-            self.step(Step::Answer(zero));
+        for _ in 0..=self.submitted {
+            while self.workers.values().any(|seen| !seen.tasks.is_empty()) {
+                self.step(Step::Answer(zero));
+            }
+            self.step(Step::Pass(200));
         }
     }
 }

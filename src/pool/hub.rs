@@ -6,16 +6,17 @@ use super::{
     outbox::PoolOutbox,
     pulls::Pulls,
     reader::{Frame, frames},
+    releases::Releases,
     spool::Spool,
     updates::Updates,
     workers::HubWorker,
 };
 use bytes::Bytes;
 use nodectl_pool_logic::{Pool, PoolConfig, PoolEffect, WorkerKey};
-use nodectl_types::Time;
+use nodectl_types::{NodeId, Time};
 use nodectl_wire::{
     api::PoolStatus,
-    frames::{FromClient, PULL, STOP, TELL, ToClient},
+    frames::{FromClient, Header, PULL, STOP, TELL, ToClient},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -64,6 +65,9 @@ pub(super) struct Hub {
     pub void: BTreeSet<u64>,
     /// Tasks of which the client wants to know when a worker is sent them.
     pub telling: BTreeSet<u64>,
+    /// Who has data of the task that the client submits next.
+    near: Option<(u64, Vec<(NodeId, u64)>)>,
+    pub releases: Releases,
     /// Workers came, went or became ready.
     pub changed: bool,
     /// Kept for their memory.
@@ -93,6 +97,8 @@ impl Hub {
             pulls: Pulls::default(),
             void: BTreeSet::new(),
             telling: BTreeSet::new(),
+            near: None,
+            releases: Releases::default(),
             changed: false,
             effects: Vec::new(),
             touched: Vec::new(),
@@ -132,6 +138,7 @@ impl Hub {
             self.take_in(input, now).await?;
         }
         self.pool.expire(now);
+        self.pass_releases_on();
         self.finish_turn(now)?;
         if std::mem::take(&mut self.changed) {
             self.tell_status(false);
@@ -182,7 +189,7 @@ impl Hub {
                     .first_chunk()
                     .map(|bytes| u64::from_le_bytes(*bytes));
                 let size = size.ok_or_else(|| nonsense("a RUN with PULL and no size"))?;
-                self.pool.submit(header.id, None, size as usize);
+                self.submit(header.id, None, size as usize);
             }
             FromClient::Run if header.has_more() || self.pulls.chunk(header.id).is_some() => {
                 self.pulled(&frame)?
@@ -193,8 +200,9 @@ impl Hub {
                 if header.flags & TELL != 0 {
                     self.telling.insert(header.id);
                 }
-                self.pool.submit(header.id, Some(arguments), bytes);
+                self.submit(header.id, Some(arguments), bytes);
             }
+            FromClient::Near | FromClient::Release => self.about_data(&frame)?,
             FromClient::Update => {
                 self.updates
                     .update(frame.whole, !header.has_more())
@@ -221,20 +229,40 @@ impl Hub {
                     .await
                     .map_err(stored)?;
             }
-            FromClient::Cancel => {
-                self.telling.remove(&header.id);
-                match self.pulls.cancel(header.id) {
-                    Some(worker) => self.pool.withdraw(worker, header.id, now),
-                    None if header.flags & STOP != 0 => self.pool.stop(header.id),
-                    None => self.pool.cancel(header.id),
-                }
-            }
+            FromClient::Cancel => self.cancel(header, now),
             FromClient::Close => return Err(End::Closed),
             kind @ (FromClient::Open | FromClient::Init) => {
                 return Err(nonsense(&format!("a second {kind:?}")));
             }
         }
         Ok(())
+    }
+
+    /// Who has data of the task that comes next, or of which data a node may let go.
+    fn about_data(&mut self, frame: &Frame<FromClient>) -> Result<(), End> {
+        let payload = frame.payload();
+        if frame.header.kind == FromClient::Release {
+            let taken = self.releases.take_in(&payload);
+            return taken.ok_or_else(|| nonsense("a RELEASE without a node"));
+        }
+        let holders = holders(&payload).ok_or_else(|| nonsense("a NEAR that is no list"))?;
+        self.near = Some((frame.header.id, holders));
+        Ok(())
+    }
+
+    fn cancel(&mut self, header: Header<FromClient>, now: Time) {
+        self.telling.remove(&header.id);
+        match self.pulls.cancel(header.id) {
+            Some(worker) => self.pool.withdraw(worker, header.id, now),
+            None if header.flags & STOP != 0 => self.pool.stop(header.id),
+            None => self.pool.cancel(header.id),
+        }
+    }
+
+    fn submit(&mut self, id: u64, arguments: Option<Bytes>, bytes: usize) {
+        let near = self.near.take().filter(|(task, _)| *task == id);
+        let holders = near.map(|(_, holders)| holders).unwrap_or_default();
+        self.pool.submit_near(id, arguments, bytes, &holders);
     }
 
     fn next_deadline(&self) -> Instant {
@@ -285,6 +313,18 @@ impl Hub {
             (self.told, self.told_at) = (status, Instant::now());
         }
     }
+}
+
+/// What `NEAR` says. None if it is cut.
+fn holders(payload: &[u8]) -> Option<Vec<(NodeId, u64)>> {
+    const ENTRY_BYTES: usize = 40;
+    let entries = payload.chunks(ENTRY_BYTES);
+    let read = |entry: &[u8]| {
+        let (node, bytes) = entry.split_first_chunk()?;
+        let bytes = u64::from_le_bytes(bytes.try_into().ok()?);
+        Some((NodeId(*node), bytes))
+    };
+    entries.map(read).collect()
 }
 
 /// A few bytes of a large batch would keep the whole of it.

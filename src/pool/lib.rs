@@ -10,6 +10,7 @@
 //! | `workers` | the hub's side of the workers: their frames, what is sent to them |
 //! | `pulls` | large arguments on their way from the client to a worker |
 //! | `updates` | the updates so far, and how far each worker has got |
+//! | `releases` | what workers are to let go of, until there is one on the node that has it |
 //! | `outbox` | what waits to be written to one stream |
 //! | `reader` | batches of whole frames from one stream |
 //! | `spool` | frames that many workers get, in memory or in an unnamed file |
@@ -22,6 +23,7 @@
 //! | arguments of unanswered tasks | `ARGUMENTS_BYTES` and what the client had written before it was told to send one by `PULL` | the client is not read |
 //! | larger arguments | one chunk beyond `outbox::FULL_BYTES` a worker | the client is not read |
 //! | results | `outbox::FULL_BYTES` and one batch a worker | the workers are not read |
+//! | what is to be let go of | `releases::MOST_BYTES` | it stays on its node until the pool ends |
 //! | `INIT`, updates | `spool::MEMORY_BYTES` each | they go to an unnamed file |
 //! | batches on their way to the hub | `QUEUE`, each of at most `reader::READ_BYTES` or one frame | the readers wait |
 
@@ -30,6 +32,7 @@ mod open;
 mod outbox;
 mod pulls;
 mod reader;
+mod releases;
 mod spool;
 mod sweep;
 #[cfg(test)]

@@ -134,7 +134,6 @@ async fn begin(
         retries: open.retries,
         timeout: open.timeout_ms.map(Duration::from_millis),
         max_tasks: open.max_tasks_per_worker.map(|most| most as usize),
-        lost_retries: open.lost_retries,
         one_at_a_time: open.one_at_a_time,
     };
     let token: StreamToken = rand::random();

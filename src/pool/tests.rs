@@ -1,6 +1,8 @@
 //! Pools with clients and workers that speak the frames over real sockets, and a node's loop of
 //! paper.
 
+mod data;
+
 use super::*;
 use nodectl_ports::Event;
 use nodectl_types::{
@@ -429,12 +431,15 @@ async fn a_result_that_broke_off_begins_again_and_a_poisonous_task_is_lost() {
     );
     client.send(FromClient::Run, 2, b"poison").await;
     second.until(ToWorker::Run).await;
+    second.send(FromWorker::Ended, 0, b"killed").await;
     drop(second);
     let mut third = paper.worker(ME, token).await;
     third.until(ToWorker::Run).await;
+    third.send(FromWorker::Ended, 0, b"killed").await;
     drop(third);
     let (id, why) = client.message(ToClient::Lost).await;
-    assert_eq!((id, &why[..]), (2, &b"the task ended 2 workers"[..]));
+    let expected = b"the task ended 2 workers; the last one: killed";
+    assert_eq!((id, &why[..]), (2, &expected[..]));
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 /// A worker as the hub knows it.
 pub(super) struct HubWorker {
+    node: NodeId,
     outbox: Arc<PoolOutbox>,
     cursor: UpdateCursor,
     /// The task of whose result some chunks went to the client.
@@ -39,6 +40,7 @@ impl Hub {
         self.workers.insert(
             key,
             HubWorker {
+                node,
                 outbox,
                 cursor: UpdateCursor::default(),
                 partial: None,
@@ -224,7 +226,9 @@ impl Hub {
                     );
                 }
                 if self.telling.remove(&task) {
-                    self.tell_client(ToClient::Started, task, b"");
+                    let node = self.workers.get(&key).map(|worker| worker.node.to_string());
+                    let node = node.unwrap_or_default();
+                    self.tell_client(ToClient::Started, task, node.as_bytes());
                 }
                 Some(key)
             }
@@ -264,6 +268,23 @@ impl Hub {
             }
             PoolEffect::Fail { why } => return Err(End::Failed(why)),
         })
+    }
+
+    /// Has workers let go of what the client needs no more, on nodes that have one.
+    pub(super) fn pass_releases_on(&mut self) {
+        for node in self.releases.nodes() {
+            let Some(key) = self.pool.least_busy(node) else {
+                continue;
+            };
+            let Some(worker) = self.workers.get(&key) else {
+                continue;
+            };
+            for payload in self.releases.of(node) {
+                let header = Header::new(ToWorker::Release, 0, payload.len());
+                worker.outbox.frame(header, &payload);
+            }
+            self.touched.push(key);
+        }
     }
 
     /// A chunk of arguments that were asked for.

@@ -473,6 +473,17 @@ pub trait BlobWriter: Send {
     fn finish(self: Box<Self>, expected: Option<BlobHash>) -> io::Result<BlobHash>;
 }
 
+/// Blobs that a node has for calls of pools, for as long as their clients need them.
+pub trait KeptBlobs: Send + Sync {
+    /// A blob to read once, brought from its holders if it is not here; nothing of it stays here
+    /// then. The error says what each of them answered.
+    fn read(
+        &self,
+        hash: BlobHash,
+        holders: Vec<NodeId>,
+    ) -> BoxFuture<'static, Result<File, String>>;
+}
+
 /// Brings blobs from other nodes.
 pub trait BlobFetcher: Send + Sync {
     /// Makes sure that the blob is in this node's store, trying the given holders in turn, then

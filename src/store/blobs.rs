@@ -32,18 +32,27 @@ impl BlobStore {
     pub(super) fn open(data_dir: &Path) -> Result<Self, StoreError> {
         let (blobs, temporary) = (data_dir.join("blobs"), data_dir.join(super::TEMPORARY));
         make_dir(&blobs)?;
-        match fs::remove_dir_all(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(StoreError::io("clear", &temporary)(error));
-            }
-            _ => {}
-        }
+        clear(&temporary)?;
+        Ok(Self::of(Shelf::new(blobs, true), temporary))
+    }
+
+    /// A store of its own for blobs that live no longer than this process: nothing is there when it
+    /// begins, and nothing waits for the disk.
+    pub(super) fn open_for_a_while(data_dir: &Path) -> Result<Self, StoreError> {
+        let kept = data_dir.join("kept");
+        clear(&kept)?;
+        let (blobs, temporary) = (kept.join("blobs"), kept.join(super::TEMPORARY));
+        make_dir(&blobs)?;
         make_dir(&temporary)?;
-        Ok(Self {
-            shelf: Arc::new(Shelf::new(blobs)),
+        Ok(Self::of(Shelf::new(blobs, false), temporary))
+    }
+
+    fn of(shelf: Shelf, temporary: PathBuf) -> Self {
+        Self {
+            shelf: Arc::new(shelf),
             temporary,
             counter: AtomicU64::new(0),
-        })
+        }
     }
 
     /// Has a node told of every blob that turns out to be damaged.
@@ -70,7 +79,7 @@ impl BlobStore {
 
     /// Gives a whole temporary file its name.
     fn keep(&self, mut temporary: Temporary, hash: BlobHash) -> io::Result<()> {
-        temporary.file.sync_data()?;
+        self.shelf.sync(&temporary.file)?;
         self.shelf.put(&temporary.path, &temporary.file, hash)?;
         temporary.kept = true;
         Ok(())
@@ -163,7 +172,7 @@ impl BlobWriter for StoreWriter {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
-        self.temporary.file.sync_data()?;
+        self.shelf.sync(&self.temporary.file)?;
         self.shelf
             .put(&self.temporary.path, &self.temporary.file, hash)?;
         self.temporary.kept = true;
@@ -185,6 +194,16 @@ impl Drop for Temporary {
         {
             tracing::warn!(path = %self.path.display(), %error, "could not remove a temporary file");
         }
+    }
+}
+
+/// Makes an empty directory of ours.
+fn clear(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(StoreError::io("clear", path)(error))
+        }
+        _ => make_dir(path),
     }
 }
 

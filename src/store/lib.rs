@@ -12,8 +12,8 @@
 //! | `shelf` | these files, verified whenever they are read |
 //!
 //! Layout of a data directory: `lock`, `jobs/<job id>/journal`,
-//! `blobs/<2 hex digits>/<64 hex digits>`, `tmp/`. `jobs/<job id>/` also holds what `worker` keeps
-//! there; `store` never touches that.
+//! `blobs/<2 hex digits>/<64 hex digits>`, `tmp/`, and `kept/` with blobs for a while.
+//! `jobs/<job id>/` also holds what `worker` keeps there; `store` never touches that.
 
 mod audit;
 mod blobs;
@@ -90,6 +90,7 @@ pub struct Store {
     dir: PathBuf,
     lock: Arc<lock::Lock>,
     blobs: Arc<BlobStore>,
+    kept: Arc<BlobStore>,
 }
 
 /// Opens a data directory, making it (0700) if need be. Fails with the holder's pid if another node
@@ -112,7 +113,13 @@ pub fn open(data_dir: &Path) -> Result<Store, StoreError> {
     let lock = Arc::new(lock::Lock::take(&dir)?);
     make_dir(&dir.join("jobs"))?;
     let blobs = Arc::new(BlobStore::open(&dir)?);
-    Ok(Store { dir, lock, blobs })
+    let kept = Arc::new(BlobStore::open_for_a_while(&dir)?);
+    Ok(Store {
+        dir,
+        lock,
+        blobs,
+        kept,
+    })
 }
 
 /// Whoever may write to the directory may put his programs, sockets and links into the place of
@@ -151,6 +158,11 @@ impl Store {
 
     pub fn blobs(&self) -> Arc<BlobStore> {
         self.blobs.clone()
+    }
+
+    /// Blobs that live no longer than the process: each is there until it is removed.
+    pub fn kept(&self) -> Arc<BlobStore> {
+        self.kept.clone()
     }
 
     /// Watches over the disk; what changes, and which blobs are damaged, is told to `node`.

@@ -33,6 +33,8 @@ pub struct Shelf {
     lanes: [Mutex<()>; LANES],
     /// Held while a name changes its file.
     naming: Mutex<()>,
+    /// Whether what is here is to be here after the machine has lost its power.
+    lasts: bool,
     beside: Mutex<HashSet<BlobHash>>,
     /// Who brings again what is lost.
     node: OnceLock<NodeHandle>,
@@ -59,9 +61,10 @@ impl Mark {
 }
 
 impl Shelf {
-    pub fn new(blobs: PathBuf) -> Self {
+    pub fn new(blobs: PathBuf, lasts: bool) -> Self {
         Self {
             blobs,
+            lasts,
             verified: Mutex::default(),
             lanes: Default::default(),
             naming: Mutex::default(),
@@ -124,7 +127,7 @@ impl Shelf {
             .parent()
             .expect("a blob's path has its two digits before it");
         match DirBuilder::new().mode(0o700).create(directory) {
-            Ok(()) => atomic::sync_dir(&self.blobs)?,
+            Ok(()) => self.sync_dir(&self.blobs)?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
@@ -135,7 +138,20 @@ impl Shelf {
         // The bytes were hashed on their way here. Looked at after the renaming, which is a change
         // too.
         self.remember(hash, &file.metadata()?);
-        atomic::sync_dir(directory)
+        self.sync_dir(directory)
+    }
+
+    /// Has the disk take a whole file.
+    pub fn sync(&self, file: &File) -> io::Result<()> {
+        if self.lasts { file.sync_data() } else { Ok(()) }
+    }
+
+    fn sync_dir(&self, directory: &Path) -> io::Result<()> {
+        if self.lasts {
+            atomic::sync_dir(directory)
+        } else {
+            Ok(())
+        }
     }
 
     /// Removes a blob; gives its length, 0 if it was not here.
@@ -282,7 +298,7 @@ mod tests {
     fn a_file_is_hashed_once_while_it_stays_what_it_was() {
         let dir = tempfile::tempdir().unwrap();
         let (bytes, hash) = (b"some bytes", BlobHash::of(b"some bytes"));
-        let first = Shelf::new(dir.path().to_path_buf());
+        let first = Shelf::new(dir.path().to_path_buf(), true);
         let temporary = dir.path().join("temporary");
         fs::write(&temporary, bytes).unwrap();
         first
@@ -294,7 +310,7 @@ mod tests {
                 .unwrap()
         };
         assert!(is_known(&first), "it was hashed when it was written");
-        let second = Shelf::new(dir.path().to_path_buf());
+        let second = Shelf::new(dir.path().to_path_buf(), true);
         assert!(!is_known(&second));
         assert!(second.open(hash).unwrap().is_some() && is_known(&second));
         // The same bytes in another file.

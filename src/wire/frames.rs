@@ -36,10 +36,13 @@
 //! | `OPENED` | pool | client | | JSON: `wire::api::pool::PoolOpened` |
 //! | `STATUS` | pool | client | | JSON: `wire::api::pool::PoolStatus`, whenever it changes |
 //! | `SEND` | pool | client | task | send the payload of a `RUN` that was announced with `PULL`: a worker waits for it |
-//! | `STARTED` | pool | client | task | a worker was sent the task, whose `RUN` came with `TELL`; told once |
+//! | `NEAR` | client | pool | task | nodes that have data of the task whose `RUN` follows: for each its id (32 bytes) and how many bytes it has (a u64) |
+//! | `STARTED` | pool | client | task | text: the id of the node with the worker that was sent the task, whose `RUN` came with `TELL`; told once |
 //! | `LOST` | pool | client | task | text: the task ended its workers too often, and will not be tried again |
 //! | `CANCEL` | client | pool | task | nobody wants the result any more; with `STOP` the worker ends that is at the task |
 //! | `SNAPSHOT` | client | pool | number | arguments of `handle_update` that stand for all updates up to that number |
+//! | `RELEASE` | client | pool | | the id of a node (32 bytes), and bytes that go to one of the workers there, which lets go of what the client needs no more |
+//! | `RELEASE` | pool | worker | | those bytes |
 //! | `CLOSE` | client | pool | | end the workers |
 //! | `ERROR` | pool, servers | client | | text: the pool has ended, or the worker cannot go on, and why |
 //!

@@ -7,6 +7,7 @@
 //! | `attempt` | what attempts have in common: what their job brings, launching, events, collecting |
 //! | `command` | a command's attempt |
 //! | `persistent/` | workers that stay while tasks come and go: calls and pools |
+//! | `kept` | results of calls that stay on this node, for as long as their clients need them |
 //! | `port` | a port for the processes of a gang |
 //! | `stop` | the way to end an attempt |
 //! | `blocking` | work on threads that may block |
@@ -50,6 +51,7 @@ mod environments;
 mod error;
 mod expand;
 pub mod isolation;
+mod kept;
 mod link;
 mod metrics;
 mod needs;
@@ -66,5 +68,6 @@ mod streams;
 pub mod supervisor;
 
 pub use error::WorkerError;
+pub use kept::KeptShelf;
 pub use persistent::PoolLinks;
 pub use runner::{RunnerConfig, TaskFiles, Workers};

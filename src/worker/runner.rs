@@ -9,6 +9,7 @@ use super::{
     environments::{Environments, Workshop},
     error::WorkerError,
     isolation::{Confiner, IsolationPolicy},
+    kept::KeptShelf,
     link::SupervisorLink,
     persistent::{AttemptCall, PersistentWorkers, PoolLinks, Programs},
     port,
@@ -90,6 +91,7 @@ impl RunnerConfig {
 pub struct TaskFiles {
     pub blobs: Arc<dyn Blobs>,
     pub fetcher: Arc<dyn BlobFetcher>,
+    pub kept: Arc<KeptShelf>,
     pub disk: Arc<dyn DiskHealth>,
     pub gpus: Arc<dyn GpuHealth>,
     pub vault: Arc<dyn Vault>,
@@ -113,6 +115,7 @@ impl Workers {
         let TaskFiles {
             blobs,
             fetcher,
+            kept,
             disk,
             gpus,
             vault,
@@ -138,6 +141,7 @@ impl Workers {
             node,
             runtime: Handle::current(),
             blobs,
+            kept,
             disk,
             gpus,
             vault,
@@ -264,6 +268,7 @@ impl Runner for Workers {
         self.persistent.forget(job);
         self.context.stager.forget(job);
         self.context.environments.forget(job);
+        self.context.kept.end(job);
         self.context
             .remover
             .remove_parts(&self.context.layout.job(job));

@@ -152,8 +152,9 @@ struct PoolHub {
     joined: bool,
     /// Calls of which it has told an end.
     answered: BTreeSet<u64>,
-    /// Workers that ended while they were at a call.
+    /// Workers that ended while they were at a call, and those that were lost with it.
     deaths: BTreeMap<u64, u32>,
+    losses: BTreeMap<u64, u32>,
     due: Option<Time>,
 }
 
@@ -302,7 +303,6 @@ impl World {
             retries: plan.retries,
             timeout: None,
             max_tasks: None,
-            lost_retries: 0,
             one_at_a_time: false,
         };
         let hub = self.pools.hubs.len();
@@ -321,6 +321,7 @@ impl World {
             joined: false,
             answered: BTreeSet::new(),
             deaths: BTreeMap::new(),
+            losses: BTreeMap::new(),
             due: None,
         });
         self.submit_pool(hub);

@@ -11,7 +11,7 @@ use nodectl::{
         TaskRecord, WorkSpec,
         query::{LogPlace, Stream},
     },
-    worker::{PoolLinks, RunnerConfig, TaskFiles, Workers, isolation::IsolationPolicy},
+    worker::{KeptShelf, PoolLinks, RunnerConfig, TaskFiles, Workers, isolation::IsolationPolicy},
 };
 use std::{
     ffi::OsString,
@@ -130,6 +130,7 @@ impl GpuHealth for NoGpus {
 pub fn keep(store: &nodectl::store::Store, fetcher: Arc<Fetcher>, node: NodeHandle) -> TaskFiles {
     TaskFiles {
         blobs: store.blobs(),
+        kept: KeptShelf::new(store.blobs(), store.kept(), fetcher.clone(), node.clone()),
         fetcher,
         disk: store.health(node),
         gpus: Arc::new(NoGpus),

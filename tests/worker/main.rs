@@ -14,6 +14,7 @@
 //! | `isolation` | what tasks are kept from |
 //! | `python` | calls of Python workers |
 //! | `pool` | workers of pools, with a pool of the test's own |
+//! | `kept` | results of calls that stay on a node |
 
 mod cost;
 #[path = "../common/disk.rs"]
@@ -24,6 +25,7 @@ mod environments;
 mod harness;
 mod inputs;
 mod isolation;
+mod kept;
 mod killing;
 #[path = "../common/podman.rs"]
 mod podman;

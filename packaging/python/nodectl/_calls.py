@@ -31,6 +31,8 @@ class Call:
     is_future = False
     #: It is told when a worker has a task of its.
     wants_start = False
+    #: How many bytes of what it is given are on which nodes.
+    near: Dict[str, int] = {}
     #: The most items between the iterable and the reader, where the caller has said so.
     most: Optional[int] = None
 
@@ -329,6 +331,7 @@ class FutureCall:
     """A single task with a future."""
 
     is_future = wants_start = True
+    near: Dict[str, int] = {}
 
     def __init__(self, engine: Engine, pickler: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         self.engine = engine
@@ -344,7 +347,7 @@ class FutureCall:
             return
         self.id = engine.add(self, [(0, payload)])
 
-    def begun(self) -> None:
+    def begun(self, node: str) -> None:
         self.future.begun()
 
     def done(self, index: int, value: Any, arguments: Payload, size: int) -> None:

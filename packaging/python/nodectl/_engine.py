@@ -98,9 +98,14 @@ class Engine:
                 id = self._next_id
                 self._next_id += 1
                 self._unfinished[id] = (call, index, payload)
+                if call.near:
+                    small.append(frames.near(id, call.near))
                 if type(payload) is bytes and len(payload) <= MAX_CHUNK_BYTES:
                     small.append(HEADER.pack(frames.RUN, flags, len(payload), id) + payload)
                 else:
+                    # In this order: a NEAR before its RUN.
+                    self._stream.out.extend(small)
+                    small = []
                     self._announce(id, payload, flags)
             if small:
                 self._stream.out.append(b"".join(small))
@@ -182,6 +187,13 @@ class Engine:
                 self._updates.append(payload)
                 self._stream.put(frames.UPDATE, self._last_update, payload)
             self._posted()
+
+    def release(self, node: str, what: bytes) -> None:
+        """Has a worker of a node let go of what it has kept, as soon as there is one. `what` is for the worker."""
+        with self._lock:
+            if not self.closed and self.failure is None:
+                self._stream.put(frames.RELEASE, 0, bytes.fromhex(node) + what)
+                self._posted()
 
     def check(self) -> None:
         """Fails if the pool is of no use any more."""
@@ -326,7 +338,7 @@ class Engine:
                 entry = unfinished.get(id)
                 if entry is not None:
                     if entry[0].wants_start:
-                        entry[0].begun()
+                        entry[0].begun(bytes(payload).decode() if kind == frames.STARTED else "")
                     if kind == frames.SEND:
                         self._stream.put_first(frames.RUN, id, entry[2])
             elif kind == frames.STATUS:
@@ -453,6 +465,8 @@ class Engine:
         for number, payload in enumerate(self._updates, 1):
             stream.put(frames.UPDATE, number, payload)
         for id, (call, _, payload) in self._unfinished.items():
+            if call.near:
+                stream.out.append(frames.near(id, call.near))
             self._announce(id, payload, frames.TELL if call.wants_start else 0)
         self._poller = select.poll()
         self._poller.register(connection, select.POLLIN)

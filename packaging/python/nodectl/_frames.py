@@ -15,13 +15,15 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Sequence, Set, Tu
 
 INIT, UPDATE, RUN = 1, 2, 3
 DONE, FAILED, UPDATE_FAILED = 19, 20, 21
-OPEN, SNAPSHOT, CANCEL, CLOSE = 32, 33, 34, 35
+OPEN, SNAPSHOT, CANCEL, CLOSE, NEAR, RELEASE = 32, 33, 34, 35, 36, 37
 OPENED, STATUS, SEND, LOST, ERROR = 48, 49, 50, 51, 52
 STARTED = 81
 MORE, PULL, AGAIN, TELL, STOP = 1, 2, 4, 8, 16
 
 HEADER = struct.Struct("<BBxxIQ")
 LENGTH = struct.Struct("<Q")
+# In a NEAR: the id of a node, and how many bytes it has.
+_HOLDER = struct.Struct("<32sQ")
 MAX_CHUNK_BYTES = 1 << 20
 
 #: First bytes of a payload that is no plain pickle (which begins with 0x80): a pickle and buffers; `bytes` as they are, the value
@@ -153,6 +155,12 @@ def _parts(kind: int, id: int, payload: Payload, flags: int = 0) -> List[Any]:
                 parts += [HEADER.pack(kind, flags | (MORE if left else 0), length, id), *chunk]
                 chunk, room = [], MAX_CHUNK_BYTES
     return parts
+
+
+def near(task: int, holders: Dict[str, int]) -> bytes:
+    """A frame that says which nodes have how many bytes of what a task is given. Its RUN follows."""
+    payload = b"".join(_HOLDER.pack(bytes.fromhex(node), count) for node, count in holders.items())
+    return HEADER.pack(NEAR, 0, len(payload), task) + payload
 
 
 def _as_bytes(part: Any) -> memoryview:

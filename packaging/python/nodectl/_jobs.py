@@ -61,14 +61,17 @@ def log(node: str, job: str, result: Dict[str, Any], stream: str) -> bytes:
     return b"".join(again(lambda: list(_node.pieces(node, target))))
 
 
-def blob(node: str, name: str, holder: Optional[str]) -> bytes:
-    """A file that a task left on a node. Fails with NodeError if no node has it."""
-    return b"".join(again(lambda: list(_node.pieces(node, blob_target(name, holder)))))
+def blob(node: str, name: str, holder: Optional[str], kept: bool = False) -> bytes:
+    """A file that a task left on a node, or the result of a call, which is `kept` there. Fails with NodeError if no node has it."""
+    return b"".join(again(lambda: list(_node.pieces(node, blob_target(name, holder, kept)))))
 
 
-def blob_target(name: str, holder: Optional[str]) -> str:
+def blob_target(name: str, holder: Optional[str], kept: bool = False) -> str:
     """Where the API has a file; a node that has it, if one is known, is asked before the others."""
-    return "/v1/blobs/%s%s" % (name, "?from=" + holder if holder else "")
+    arguments = ["from=" + holder] if holder else []
+    if kept:
+        arguments.append("kept=true")
+    return "/v1/blobs/%s%s" % (name, "?" + "&".join(arguments) if arguments else "")
 
 
 def failure(result: Dict[str, Any]) -> str:

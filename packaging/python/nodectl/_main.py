@@ -20,6 +20,11 @@ def same(value: Any) -> Any:
     raise NotImplementedError("workers have this")
 
 
+def local(function: Any) -> Any:
+    """A function whose calls run on nodes, on one of them."""
+    raise NotImplementedError("workers have this")
+
+
 def given(name: str) -> Any:
     """The result of another call, on a worker (`_remote.py`)."""
     raise NotImplementedError("workers have this")

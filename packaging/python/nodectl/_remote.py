@@ -47,6 +47,10 @@ class RemoteCaller:
     def handle_update(self, digest: bytes, pickled: bytes) -> None:
         self._pickled[digest] = pickled
 
+    def handle_release(self, what: bytes) -> None:
+        """The program needs these results no more: its words are for the node."""
+        self._blobs.tell(what)
+
     def run(self, digest: bytes, pickled: Optional[bytes], arguments: Any, places: List[Any]) -> Tuple[Any, ...]:
         try:
             lost = self._open(places)
@@ -77,9 +81,9 @@ class RemoteCaller:
         """Has the results here that the call is given, if they are to be had."""
         lost: List[str] = []
         why = ""
-        for name, content, hash, holder in places:
+        for name, content, hash, holders in places:
             try:
-                self._stored[name] = memoryview(content) if content is not None else self._blobs.open(hash, holder)
+                self._stored[name] = memoryview(content) if content is not None else self._blobs.open(hash, holders)
             except LookupError as error:
                 lost.append(name)
                 why = str(error)
@@ -131,9 +135,9 @@ class Blobs:
             raise OSError("a result cannot be kept on its node: %s" % answer["error"])
         return answer["hash"], answer["node"]
 
-    def open(self, hash: str, holder: Optional[str]) -> memoryview:
+    def open(self, hash: str, holders: List[str]) -> memoryview:
         """What a blob has; what is written there changes nothing elsewhere. Fails with LookupError if it is not to be had."""
-        answer, descriptors = self._ask({"open": {"hash": hash, "from": [holder] if holder else []}}, [])
+        answer, descriptors = self._ask({"open": {"hash": hash, "from": holders}}, [])
         try:
             if "error" in answer:
                 raise LookupError(answer["error"])
@@ -142,18 +146,26 @@ class Blobs:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _ask(self, request: Dict[str, Any], parts: List[Any]) -> Tuple[Dict[str, Any], List[int]]:
+    def tell(self, request: bytes) -> None:
+        """What needs no answer."""
+        self._connected().sendall(request + b"\n")
+
+    def _connected(self) -> socket.socket:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._socket.connect(self._path)
             token = self._token.encode()
             self._socket.sendall(struct.pack(_HEADER, _HELLO, 0, len(token), 0) + token)
-        self._socket.sendall(json.dumps(request).encode() + b"\n")
+        return self._socket
+
+    def _ask(self, request: Dict[str, Any], parts: List[Any]) -> Tuple[Dict[str, Any], List[int]]:
+        node = self._connected()
+        node.sendall(json.dumps(request).encode() + b"\n")
         for part in parts:
-            self._socket.sendall(part)
+            node.sendall(part)
         line, descriptors = b"", []
         while not line.endswith(b"\n"):
-            more, with_it, _, _ = socket.recv_fds(self._socket, _LINE_BYTES, 1)
+            more, with_it, _, _ = socket.recv_fds(node, _LINE_BYTES, 1)
             if not more:
                 raise OSError("the node gives no blobs to this worker any more")
             line += more

@@ -14,7 +14,8 @@
     print(total.result())
 
 A future as an argument of another call, also within lists, tuples and dicts, stands for its result, which travels from node to node and
-not through this program, but for short ones. Calls run in workers that stay, one call in each at a time.
+not through this program, but for short ones. Calls run in workers that stay, one call in each at a time; of free ones, on the node that
+has most of what the call is given. A result stays on its node for as long as its future is referred to, or a call is to be given it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import hashlib
 import itertools
 import os
 import pickle
+import sys
 import threading
 from collections import deque
 from concurrent.futures import as_completed, wait
@@ -41,15 +43,16 @@ try:
 except ImportError as error:
     raise needed("nodectl.remote", "cloudpickle", error) from None
 
-from ._remote import HERE, LOST, RemoteCaller
+from . import _places
+from ._lineage import Lineage, Pickled
+from ._places import Place
+from ._remote import RemoteCaller
 from .pool import Pool
 
 __all__ = ["Future", "as_completed", "gather", "remote", "scatter", "submit", "wait"]
 
 # How often a result is computed again that was lost.
 _RECOVERIES = 3
-# How often a call is tried again whose worker is gone and nobody says how.
-_LOST_RETRIES = 8
 # So many functions a pool's workers keep at the most; others come with each call.
 _FUNCTIONS = 256
 _ENDED = (CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED)
@@ -69,37 +72,18 @@ class _Options(NamedTuple):
     retries: int
 
 
-class _Place(NamedTuple):
-    """Where a result is."""
-
-    #: What there is of it, if that is short; else the hash of its blob, and a node that has it.
-    content: Optional[bytes]
-    hash: str
-    holder: Optional[str]
-
-
-class _Pickled(NamedTuple):
-    """A call, without the results that it is given."""
-
-    digest: bytes
-    function: bytes
-    arguments: bytes
-
-
 class Future(concurrent.futures.Future):  # type: ignore[type-arg]
     """The result of a call, or a value that was scattered. Done when the result is on the nodes; `result` brings it here.
 
     All that the standard library does with futures can be done with these: `wait`, `as_completed`, `add_done_callback`."""
 
-    def __init__(self, session: "_Session", name: str, call: Optional[_Pickled], needs: "Dict[str, Future]", options: Optional[_Options]) -> None:
+    def __init__(self, session: "_Session", name: str, made_by: Optional[Lineage]) -> None:
         super().__init__()
         self._session = session
         #: What the call is named after.
         self.name = name
-        # What makes it, to make it again. None of a value that was scattered.
-        self._call = call
-        self._needs = needs
-        self._options = options
+        # What makes it, to make it again. None of what cannot be lost, being here, and of a value that was scattered.
+        self._made_by = made_by
         # Of its needs, those that are not done, and itself until all were looked at.
         self._left = 0
         self._attempt: Optional[_Attempt] = None
@@ -143,8 +127,12 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
             if self._state == PENDING:
                 self._state = RUNNING
 
-    def _end(self, place: Optional[_Place], error: Optional[BaseException]) -> None:
+    def _end(self, place: Optional[Place], error: Optional[BaseException]) -> None:
         self._attempt = None
+        if self._made_by is not None and place is not None and place.content is None:
+            self._made_by.forget_futures()
+        else:
+            self._made_by = None
         try:
             if error is None:
                 self.set_result(place)
@@ -248,13 +236,13 @@ class _Workers:
     def is_open(self) -> bool:
         return not self.engine.closed and self.engine.failure is None
 
-    def pickled(self, function: Any, args: Any, kwargs: Any, reducers: Dict[type, Any]) -> _Pickled:
+    def pickled(self, function: Any, args: Any, kwargs: Any, reducers: Dict[type, Any]) -> Pickled:
         pickler = self.pool._pickler
         pickled = pickler.dumps(function, {RemoteFunction: _plain})
         arguments = pickler.dumps((args, kwargs), {RemoteFunction: _plain, **reducers})
-        return _Pickled(hashlib.blake2b(pickled, digest_size=16).digest(), pickled, arguments)
+        return Pickled(hashlib.blake2b(pickled, digest_size=16).digest(), pickled, arguments)
 
-    def to_send(self, call: _Pickled) -> Optional[bytes]:
+    def to_send(self, call: Pickled) -> Optional[bytes]:
         """A call's function; None if workers keep it, which they do from the second call on."""
         with self._lock:
             if call.digest in self._kept:
@@ -270,8 +258,8 @@ class _Workers:
 
 
 class _CallPool(Pool[RemoteCaller]):
-    # Of calls some are long, and one that ends its worker must be no other's misfortune. A lost node costs no retry.
-    _more = {"one_at_a_time": True, "lost_retries": _LOST_RETRIES}
+    # Of calls some are long, and one that ends its worker must be no other's misfortune.
+    _more = {"one_at_a_time": True}
 
 
 class _Attempt:
@@ -280,11 +268,16 @@ class _Attempt:
     is_future = wants_start = True
     changed = False
 
-    def __init__(self, session: "_Session", future: Future, given: Dict[str, _Place], workers: _Workers) -> None:
+    def __init__(self, session: "_Session", future: Future, given: Dict[str, Place], workers: _Workers) -> None:
         self.session, self.future, self.given, self.engine = session, future, given, workers.engine
-        call = future._call
-        assert call is not None, "what is scattered is done"
-        places = [(name, *place) for name, place in given.items()]
+        made_by = future._made_by
+        assert made_by is not None, "what is scattered is done"
+        self.made_by = made_by
+        #: The node of its worker, once it has one.
+        self.node = ""
+        self.near = _places.near(given.values())
+        call = made_by.call
+        places = [(name, place.content, place.hash, place.nodes()) for name, place in given.items()]
         whole = call.digest, workers.to_send(call), pickle.PickleBuffer(call.arguments), places
         buffers: List[Any] = []
         data = pickle.dumps((whole, {}), 5, buffer_callback=in_band(buffers))
@@ -299,7 +292,8 @@ class _Attempt:
 
     # With the engine's lock held
 
-    def begun(self) -> None:
+    def begun(self, node: str) -> None:
+        self.node = node or self.node
         self.future._begun()
 
     def done(self, index: int, value: Any, arguments: Any, size: int) -> None:
@@ -313,6 +307,8 @@ class _Attempt:
     # Without
 
     def settle(self, value: Any, error: Optional[BaseException]) -> None:
+        for place in self.given.values() if self.node else ():
+            place.brought_to(self.node, self.engine)
         self.session.ended(self, value, error)
 
 
@@ -320,7 +316,10 @@ class _Session:
     """The calls of this program."""
 
     def __init__(self) -> None:
+        _refuse_in_calls()
         self.node, _ = _jobs.open_node()
+        self._id: str = _jobs.again(lambda: _node.request(self.node, "GET", "/v1/node"))["id"]
+        self._released = _places.Released()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._opening = threading.Lock()
@@ -335,7 +334,8 @@ class _Session:
             return _main.given, (future.name,)
 
         call = self._workers_of(options).pickled(function, args, kwargs, {Future: stand_in})
-        future = Future(self, "%s-%d" % (getattr(function, "__name__", "call"), next(self._numbers)), call, needs, options)
+        name = "%s-%d" % (getattr(function, "__name__", "call"), next(self._numbers))
+        future = Future(self, name, Lineage(name, call, needs, options))
         self._start(future)
         return future
 
@@ -345,55 +345,54 @@ class _Session:
         payload = with_buffers(data, buffers)
         whole = payload if isinstance(payload, bytes) else b"".join(payload)
         stored = _jobs.again(lambda: _node.request(self.node, "PUT", "/v1/blobs", whole))
-        future = Future(self, "value-%d" % next(self._numbers), None, {}, None)
-        future.set_result(_Place(None, stored["hash"], None))
+        future = Future(self, "value-%d" % next(self._numbers), None)
+        future.set_result(_places.scattered(stored["hash"], len(whole), self._id, self._released))
         return future
 
-    def content(self, place: _Place) -> Any:
+    def content(self, place: Place) -> Any:
         if place.content is not None:
             return place.content
-        return bytearray(_jobs.blob(self.node, place.hash, place.holder))
+        return bytearray(_jobs.blob(self.node, place.hash, next(iter(place.nodes()), None), kept=True))
 
-    def recover(self, future: Future, place: _Place, error: NodeError) -> None:
+    def recover(self, future: Future, place: Place, error: NodeError) -> None:
         """Has a result computed again that no node has any more, and what it needs that is lost, too. Raises the error if that cannot be."""
         with future._condition:
             if future._state != FINISHED or future._result is not place:
                 return  # Somebody else was first.
-            if future._call is None or future._recoveries >= _RECOVERIES:
+            if future._made_by is None or future._recoveries >= _RECOVERIES:
                 raise error
             future._recoveries += 1
             # Who was told that it is done is not told again.
             future._state, future._result, future._done_callbacks = PENDING, None, []  # type: ignore[attr-defined]
-        self._start(future)
+        self._due.do(functools.partial(self._start, future))
 
     def ended(self, attempt: _Attempt, value: Any, error: Optional[BaseException]) -> None:
         """What became of a call that was given to a worker."""
         future = attempt.future
+        # What a node has for it is kept until nobody knows of this any more.
+        place = None if error is not None else _places.of_answer(value, attempt.engine, self._released)
         if future.done():
             return  # It was cancelled.
-        assert future._options is not None
         if error is not None:
             # A pool that has ended is nothing that the call did.
             is_its_own = isinstance(error, WorkerLost) or not isinstance(error, PoolError)
-            if is_its_own and future._tries < future._options.retries:
+            if is_its_own and future._tries < attempt.made_by.options.retries:
                 future._tries += 1
                 self._start_again(future)
             else:
                 future._end(None, error)
-        elif value[0] == LOST:
+        elif place is None:
             self._is_lost(attempt, *value[1:])
-        elif value[0] == HERE:
-            future._end(_Place(value[1], "", None), None)
         else:
-            _, _, hash, holder = value
-            future._end(_Place(None, hash, holder), None)
+            future._end(place, None)
 
     def _is_lost(self, attempt: _Attempt, names: List[str], why: str) -> None:
         """Results are lost that a call was given: these are computed again, and then the call."""
         future = attempt.future
+        needs = self._needs_of(attempt.made_by)
         for name in names:
             try:
-                self.recover(future._needs[name], attempt.given[name], NodeError("the result %s is lost: %s" % (name, why)))
+                self.recover(needs[name], attempt.given[name], NodeError("the result %s is lost: %s" % (name, why)))
             except NodeError as error:
                 future._end(None, error)
                 return
@@ -407,7 +406,10 @@ class _Session:
 
     def _start(self, future: Future) -> None:
         """Gives a call to the workers when all that it needs is done."""
-        waits_for = [need for need in future._needs.values() if not need.done()]
+        made_by = future._made_by
+        if made_by is None:
+            return  # It was cancelled.
+        waits_for = [need for need in self._needs_of(made_by).values() if not need.done()]
         with self._lock:
             future._left = len(waits_for) + 1
         for need in waits_for:
@@ -421,11 +423,27 @@ class _Session:
                 return
         self._due.do(functools.partial(self._give, future))
 
+    def _needs_of(self, made_by: Lineage) -> Dict[str, Future]:
+        """Futures of what a call is given. Those that nobody refers to any more begin anew: what they stood for is gone."""
+        with self._lock:
+            begun: List[Future] = []
+
+            def make(needed: Lineage) -> Future:
+                begun.append(Future(self, needed.name, needed))
+                return begun[-1]
+
+            needs: Dict[str, Future] = made_by.futures(make)
+        for future in begun:
+            # Not from here: of a long chain each would begin within the next.
+            self._due.do(functools.partial(self._start, future))
+        return needs
+
     def _give(self, future: Future) -> None:
-        if future.done():
+        made_by = future._made_by
+        if future.done() or made_by is None:
             return  # It was cancelled.
-        given: Dict[str, _Place] = {}
-        for name, need in future._needs.items():
+        given: Dict[str, Place] = {}
+        for name, need in self._needs_of(made_by).items():
             with need._condition:
                 state, place, why = need._state, need._result, need._exception
             if state not in _ENDED:
@@ -436,9 +454,8 @@ class _Session:
                 future._end(None, why or concurrent.futures.CancelledError())
                 return
             given[name] = place
-        assert future._options is not None
         try:
-            _Attempt(self, future, given, self._workers_of(future._options))
+            _Attempt(self, future, given, self._workers_of(made_by.options))
         except Exception as error:
             future._end(None, error)
 
@@ -480,7 +497,16 @@ class _Due:
 
 def _plain(function: RemoteFunction) -> Any:
     """On a worker the function is there to be called."""
-    return _main.same, (function._function,)
+    return _main.local, (function._function,)
+
+
+def _refuse_in_calls() -> None:
+    """A worker has no node to ask: tasks are kept from it."""
+    if hasattr(sys.modules.get("__main__"), "__nodectl_shim__"):
+        raise NodeError(
+            "a worker cannot make calls: its program makes them\n"
+            "hint: call the function itself, f(x), which then runs here; or return what the next calls need, and make them in the program"
+        )
 
 
 _lock = threading.Lock()

@@ -46,7 +46,7 @@ class Pool(Generic[Worker]):
     :param resources: Named resources of the nodes for each worker.
     :param where: Which nodes may have workers, e.g. `"gpu.memory >= 8 GiB"`.
     :param max_workers: The most workers; as many as fit if None.
-    :param retries: How often a task that ended its worker is tried again.
+    :param retries: How often a task that ended its worker is tried again. What a lost node costs does not count.
     :param timeout: Seconds after which a task is ended with its worker, and tried again elsewhere.
     :param max_tasks_per_worker: After so many tasks a worker is replaced by a fresh one.
     :param env: Variables for the workers.

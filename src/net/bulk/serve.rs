@@ -17,8 +17,9 @@ use crate::{
 use futures::AsyncWriteExt;
 use libp2p::Stream;
 use nodectl_ports::{Blobs, PeerStream, StreamHost};
-use nodectl_types::{NodeId, StreamToken};
+use nodectl_types::{BlobHash, NodeId, StreamToken};
 use std::{
+    fs::File,
     io::{self, Seek, SeekFrom, Write},
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -54,7 +55,7 @@ pub struct Server {
 
 struct ServerInner {
     shared: Arc<SwarmShared>,
-    blobs: Arc<dyn Blobs>,
+    blobs: ShownBlobs,
     host: Arc<dyn StreamHost>,
     port: u16,
     tickets: Tickets,
@@ -62,11 +63,26 @@ struct ServerInner {
     conversations: Arc<Semaphore>,
 }
 
+/// What others may have: the first store that has a blob sends it.
+#[derive(Clone)]
+struct ShownBlobs([Arc<dyn Blobs>; 2]);
+
+impl ShownBlobs {
+    fn open_to_send(&self, hash: BlobHash) -> io::Result<Option<File>> {
+        for blobs in &self.0 {
+            if let Some(file) = blobs.open_to_send(hash)? {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
+    }
+}
+
 impl Server {
     /// Opens the port for direct transfers (0: a free one) and serves it until the swarm ends.
     pub async fn start(
         shared: Arc<SwarmShared>,
-        blobs: Arc<dyn Blobs>,
+        blobs: [Arc<dyn Blobs>; 2],
         host: Arc<dyn StreamHost>,
         port: u16,
     ) -> Result<Self, NetError> {
@@ -80,7 +96,7 @@ impl Server {
         let stopped = shared.stopped.clone();
         let inner = ServerInner {
             shared,
-            blobs,
+            blobs: ShownBlobs(blobs),
             host,
             port,
             tickets: Tickets::default(),
@@ -177,7 +193,7 @@ impl Server {
             let mut stream = stream.into_std()?;
             stream.set_nonblocking(false)?;
             stream.set_write_timeout(Some(STALL))?;
-            send(&*blobs, &transfer, &mut stream)
+            send(&blobs, &transfer, &mut stream)
         });
         log(sent
             .await
@@ -209,7 +225,7 @@ impl Server {
                 };
                 let (blobs, runtime) = (self.inner.blobs.clone(), Handle::current());
                 let sent = spawn_blocking(move || {
-                    send(&*blobs, &transfer, &mut Blocking::new(stream, runtime))
+                    send(&blobs, &transfer, &mut Blocking::new(stream, runtime))
                 })
                 .await;
                 sent.map_err(io::Error::other)??;
@@ -391,7 +407,7 @@ pub fn transfer_key(fresh: &[u8; 32], ticket: &[u8; TICKET_BYTES]) -> [u8; 32] {
     )
 }
 
-fn send(blobs: &dyn Blobs, transfer: &Transfer, out: &mut impl Write) -> io::Result<()> {
+fn send(blobs: &ShownBlobs, transfer: &Transfer, out: &mut impl Write) -> io::Result<()> {
     let mut file = blobs
         .open_to_send(transfer.hash)?
         .ok_or(io::ErrorKind::NotFound)?;

@@ -91,7 +91,10 @@ impl Node {
             config,
             identity,
             keys,
-            blobs.clone(),
+            crate::NetBlobs {
+                blobs: blobs.clone(),
+                kept: blobs.clone(),
+            },
             Arc::new(EchoPools),
             sender,
         )

@@ -224,7 +224,10 @@ async fn a_taken_port_and_a_missing_interface_are_clear_errors() {
             config,
             Identity::ephemeral(),
             keys(),
-            blobs,
+            crate::NetBlobs {
+                kept: blobs.clone(),
+                blobs,
+            },
             Arc::new(EchoPools),
             events,
         )

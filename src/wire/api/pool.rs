@@ -38,13 +38,10 @@ pub struct OpenPool {
     /// The most workers; as many as fit if missing.
     #[serde(default)]
     pub max_workers: Option<u32>,
-    /// How often a task that ended its worker is tried again.
+    /// How often a task that ended its worker is tried again. What a lost node costs does not
+    /// count.
     #[serde(default = "worker_retries")]
     pub retries: u32,
-    /// How often a task is tried again, beside that, whose worker is gone and nobody says how: its
-    /// node is lost, most likely.
-    #[serde(default)]
-    pub lost_retries: u32,
     /// Whether a worker is sent a task only when it has none. Else short ones are sent ahead, and
     /// wait there behind each other.
     #[serde(default)]

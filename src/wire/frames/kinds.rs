@@ -43,6 +43,7 @@ kinds! {
         Update, "UPDATE" = 2;
         Run, "RUN" = 3;
         Exit, "EXIT" = 4;
+        Release, "RELEASE" = 37;
     }
 }
 
@@ -69,6 +70,8 @@ kinds! {
         Snapshot, "SNAPSHOT" = 33;
         Cancel, "CANCEL" = 34;
         Close, "CLOSE" = 35;
+        Near, "NEAR" = 36;
+        Release, "RELEASE" = 37;
     }
 }
 

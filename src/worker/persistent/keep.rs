@@ -6,16 +6,15 @@
 //! |---|---|
 //! | a line `{"keep": {"bytes": N}}`, and N bytes | a line `{"hash", "node"}` |
 //! | a line `{"open": {"hash", "from": [NODE]}}` | a line `{"bytes": N}`, with a descriptor of the blob's file, to read |
+//! | a line `{"release": {"results": [HASH], "brought": [HASH]}}` | nothing |
 //!
 //! Where it cannot have what it asks for, the line is `{"error": WHY}`. The Python side is
-//! `packaging/python/nodectl/_remote.py`.
-//!
-//! A blob that is kept so is in no journal: it is there until the node starts again.
+//! `packaging/python/nodectl/_remote.py`. How long blobs stay, `kept` says.
 
 use super::listener::Invited;
 use crate::{attempt::AttemptContext, blocking::blocking};
 use nodectl_ports::BlobWriter;
-use nodectl_types::{BlobHash, NodeId};
+use nodectl_types::{BlobHash, JobId, NodeId};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -40,19 +39,35 @@ const PIECE_BYTES: u64 = 1 << 20;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum BlobRequest {
-    Keep { bytes: u64 },
-    Open { hash: String, from: Vec<String> },
+    Keep {
+        bytes: u64,
+    },
+    Open {
+        hash: String,
+        from: Vec<String>,
+    },
+    /// The client needs these no more.
+    Release {
+        results: Vec<String>,
+        brought: Vec<String>,
+    },
 }
 
-/// Answers one worker until its process closes the connection. `most` bounds the bytes of a blob
-/// that it has kept.
-pub(super) async fn serve(context: &Arc<AttemptContext>, invited: &mut Invited, most: u64) {
+/// Answers one worker of a job until its process closes the connection. `most` bounds the bytes of
+/// a blob that it has kept.
+pub(super) async fn serve(
+    context: &Arc<AttemptContext>,
+    job: JobId,
+    invited: &mut Invited,
+    most: u64,
+) {
     let Ok(stream) = (&mut invited.stream).await else {
         return;
     };
     let stream = BufReader::new(stream);
     let mut link = BlobLink {
         context,
+        job,
         stream,
         most,
     };
@@ -60,6 +75,7 @@ pub(super) async fn serve(context: &Arc<AttemptContext>, invited: &mut Invited, 
         let answered = match request {
             BlobRequest::Keep { bytes } => link.keep(bytes).await,
             BlobRequest::Open { hash, from } => link.open(&hash, &from).await,
+            BlobRequest::Release { results, brought } => link.release(&results, &brought).await,
         };
         if answered.is_err() {
             return;
@@ -70,6 +86,7 @@ pub(super) async fn serve(context: &Arc<AttemptContext>, invited: &mut Invited, 
 /// The connection of one worker.
 struct BlobLink<'a> {
     context: &'a Arc<AttemptContext>,
+    job: JobId,
     stream: BufReader<UnixStream>,
     most: u64,
 }
@@ -110,7 +127,10 @@ impl BlobLink<'_> {
             }
         }
         Ok(match writing {
-            Ok(writer) => self.on_disk(bytes, move || writer.finish(None)).await,
+            Ok(writer) => {
+                let (kept, job) = (self.context.kept.clone(), self.job);
+                self.on_disk(bytes, move || kept.finish(job, writer)).await
+            }
             Err(why) => Err(why),
         })
     }
@@ -122,8 +142,8 @@ impl BlobLink<'_> {
                 self.most
             ));
         }
-        let context = self.context.clone();
-        self.on_disk(bytes, move || context.blobs.writer()).await
+        let kept = self.context.kept.clone();
+        self.on_disk(bytes, move || kept.writer()).await
     }
 
     /// Does what may block. An error of the disk is the node's business, too.
@@ -156,15 +176,20 @@ impl BlobLink<'_> {
             .iter()
             .map(|node| node.parse().map_err(|error| format!("{error}")))
             .collect::<Result<_, _>>()?;
-        self.context.stager.fetch(hash, &holders).await?;
-        let context = self.context.clone();
-        let opened = self.on_disk(0, move || {
-            let Some(file) = context.blobs.open(hash)? else {
-                return Ok(None);
-            };
-            Ok(Some((file.metadata()?.len(), file)))
-        });
-        opened.await?.ok_or_else(|| "it was removed again".into())
+        let file = self.context.kept.bring(self.job, hash, &holders).await?;
+        let bytes = file.metadata().map_err(|error| error.to_string())?.len();
+        Ok((bytes, file))
+    }
+
+    /// Names that are none are passed over: nobody waits for an answer.
+    async fn release(&mut self, results: &[String], brought: &[String]) -> io::Result<()> {
+        let hashes = |names: &[String]| -> Vec<BlobHash> {
+            names.iter().filter_map(|name| name.parse().ok()).collect()
+        };
+        let (results, brought) = (hashes(results), hashes(brought));
+        let (kept, job) = (self.context.kept.clone(), self.job);
+        blocking(move || kept.release(job, &results, &brought)).await;
+        Ok(())
     }
 
     async fn answer(&mut self, answer: Value, file: Option<File>) -> io::Result<()> {

@@ -70,7 +70,7 @@ impl PersistentWorkers {
         let attended = tokio::select! {
             attended = self.pass_on(&task, &dir, &mut process) => attended,
             never = async {
-                keep::serve(&self.context, &mut blobs, most).await;
+                keep::serve(&self.context, task.job, &mut blobs, most).await;
                 future::pending().await
             } => never,
         };
@@ -168,7 +168,9 @@ impl PersistentWorkers {
         }
     }
 
-    /// Waits for the process to end, and tells its pool how, if nobody asked it to.
+    /// Waits for the process to end, and tells its pool how, unless this node has stopped it.
+    /// Whether a call has to do with it is for the pool to judge: one that asked for the end has no
+    /// call there.
     async fn tell_end(&self, dir: &Path, process: &mut WorkerProcess, teller: EndTeller) {
         let EndTeller { closed, last } = teller;
         tokio::select! {
@@ -177,7 +179,7 @@ impl PersistentWorkers {
             _ = closed => {}
         }
         let (end, _) = process.end().await;
-        if matches!(end, ProcessEnd::Exited(0 | CUT_OFF) | ProcessEnd::Stopped) {
+        if end == ProcessEnd::Stopped {
             return;
         }
         let stderr = dir.join(STDERR_FILE);

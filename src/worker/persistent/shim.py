@@ -28,6 +28,7 @@ import traceback
 import types
 
 INIT, UPDATE, RUN, EXIT = 1, 2, 3, 4
+RELEASE = 37
 HELLO, READY, INIT_FAILED, DONE, FAILED, UPDATE_FAILED = 16, 17, 18, 19, 20, 21
 MORE = 1
 HEADER = struct.Struct("<BBxxIQ")
@@ -96,6 +97,7 @@ def prepare_process():
     sys.meta_path.append(Stubs())
     shared = sys.modules["nodectl._main"] = types.ModuleType("nodectl._main")
     shared.main_globals, shared.renewed, shared.loads, shared.same = main_globals, renewed, loads, same
+    shared.local = local
 
 
 def leave(status):
@@ -126,6 +128,9 @@ def serve(stream, messages, worker, max_tasks):
                 answer = None
             except BaseException as error:
                 answer, value = UPDATE_FAILED, worker.describe(error)
+        elif kind == RELEASE:
+            worker.release(bytes(payload))
+            answer = None
         elif kind == EXIT:
             return 0
         else:
@@ -299,6 +304,8 @@ class PoolWorker:
         worker = worker_class(*args, **kwargs)
         self.call = bound_run(worker)
         self.handle_update = getattr(worker, "handle_update", None) or missing("handle_update", worker)
+        #: What it is told that the client needs no more. Only classes of ours keep anything.
+        self.release = getattr(worker, "handle_release", None) or (lambda _: None)
 
     def run(self, payload):
         if payload[0] == RAW:
@@ -493,9 +500,25 @@ def same(value):
     return value
 
 
+def local(function):
+    """A function whose calls run on nodes: that is here. Pickles refer to this."""
+    try:
+        function.remote = no_calls
+    except (AttributeError, TypeError):
+        pass  # A builtin one has no room for that.
+    return function
+
+
+def no_calls(*_, **__):
+    raise RuntimeError(
+        "a call cannot make calls of its own: its program makes them\n"
+        "hint: call the function itself, f(x), which then runs here; or return what the next calls need, and make them in the program"
+    )
+
+
 def remote(function=None, **_):
-    """Functions of users' modules whose calls run on nodes: that is here."""
-    return same if function is None else function
+    """Functions of users' modules whose calls run on nodes."""
+    return local if function is None else local(function)
 
 
 def unavailable(name):

@@ -4,7 +4,7 @@
 use super::{PoolEvent, PoolHub};
 use crate::world::{Event, Key, World};
 use nodectl_logic::Input;
-use nodectl_pool_logic::{AnswerOutcome, WorkerEnd, WorkerKey};
+use nodectl_pool_logic::{AnswerOutcome, LOST_RETRIES, WorkerEnd, WorkerKey};
 use nodectl_types::{Failure, NodeId, Outcome, StreamToken, TaskRecord, Time};
 use std::{collections::VecDeque, time::Duration};
 
@@ -27,7 +27,10 @@ pub enum HubSays {
 enum WorkerSays {
     Ready,
     Done(u64),
-    Gone,
+    Gone {
+        /// Its node says how its process ended.
+        told: bool,
+    },
 }
 
 /// One direction of a stream.
@@ -186,7 +189,7 @@ impl World {
         let (job, task, attempt) = key;
         self.machines[node].running.remove(&key);
         let record = TaskRecord::plain(task, attempt, self.machines[node].id, outcome);
-        self.say_to_hub(worker, WorkerSays::Gone);
+        self.say_to_hub(worker, WorkerSays::Gone { told: true });
         let record = Box::new(record);
         self.give(node, life, Input::TaskEnded { job, record });
     }
@@ -194,7 +197,7 @@ impl World {
     /// It was stopped: its stream ends with it.
     pub fn worker_stopped(&mut self, node: usize, life: u64, key: Key) {
         if let Some(worker) = self.pools.by_task.get(&(node, life, key)) {
-            self.say_to_hub(*worker, WorkerSays::Gone);
+            self.say_to_hub(*worker, WorkerSays::Gone { told: false });
         }
     }
 
@@ -206,7 +209,7 @@ impl World {
                 ..
             } = self.pools.workers[worker];
             if (at, lived) == (node, life) {
-                self.say_to_hub(worker, WorkerSays::Gone);
+                self.say_to_hub(worker, WorkerSays::Gone { told: false });
             }
         }
     }
@@ -291,22 +294,32 @@ impl World {
                     }
                 }
             }
-            WorkerSays::Gone => self.worker_is_gone(hub, worker),
+            WorkerSays::Gone { told } => self.worker_is_gone(hub, worker, told),
         }
         self.hub_turn(hub);
     }
 
-    fn worker_is_gone(&mut self, hub: usize, worker: usize) {
+    fn worker_is_gone(&mut self, hub: usize, worker: usize, told: bool) {
         if std::mem::replace(&mut self.pools.workers[worker].is_gone, true) {
             return;
         }
         if let Some(call) = self.pools.workers[worker].sent.front().copied() {
             self.branch("a pool's worker dies at a call");
-            *self.pools.hubs[hub].deaths.entry(call).or_default() += 1;
+            let PoolHub { deaths, losses, .. } = &mut self.pools.hubs[hub];
+            let losses = losses.entry(call).or_default();
+            if told || *losses == LOST_RETRIES {
+                *deaths.entry(call).or_default() += 1;
+            } else {
+                *losses += 1;
+            }
         }
         let (key, now) = (worker as WorkerKey, self.now);
         let pool = &mut self.pools.hubs[hub].pool;
-        pool.died(key, WorkerEnd::default(), now);
+        let end = WorkerEnd {
+            error: None,
+            process: told.then_some("it ended"),
+        };
+        pool.died(key, end, now);
     }
 
     fn worker_hears(&mut self, worker: usize, word: HubSays) {
@@ -394,7 +407,7 @@ impl World {
             if now - *held.get_or_insert(now) >= SILENCE {
                 self.branch("a pool's stream falls silent");
                 self.worker_hears(worker, HubSays::Closed);
-                self.hub_hears(hub, worker, WorkerSays::Gone);
+                self.hub_hears(hub, worker, WorkerSays::Gone { told: false });
             }
         }
     }

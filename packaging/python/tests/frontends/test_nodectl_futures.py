@@ -183,23 +183,75 @@ def test_workers_stay():
     assert len({where.remote().result() for _ in range(40)}) <= 8
 
 
-@pytest.mark.parametrize("retries", [0, 1])
-def test_a_worker_that_ends_in_a_call_costs_that_call_a_try_and_no_other(tmp_path, retries):
+def end_by_itself():
+    os._exit(0)
+
+
+def be_killed():
+    os.kill(os.getpid(), 9)
+
+
+def crash():
+    import ctypes
+
+    ctypes.string_at(0)
+
+
+@pytest.mark.parametrize(
+    "how, retries, told", [(be_killed, 0, "SIGKILL"), (be_killed, 1, "SIGKILL"), (end_by_itself, 0, "exit status 0"), (crash, 0, "SIGSEGV")]
+)
+def test_a_worker_that_ends_in_a_call_costs_that_call_a_try_and_no_other(tmp_path, how, retries, told):
     path = str(tmp_path / "times")
 
     def end(path):
         with open(path, "a") as file:
             file.write("x")
-        os.kill(os.getpid(), 9)
+        how()
 
     ends = nodectl.remote(end, cpus=0.5, retries=retries)
     others = [square.remote(x) for x in range(200)]
     failed = ends.remote(path)
     others += [square.remote(x) for x in range(200)]
-    with pytest.raises(nodectl.WorkerLost, match="SIGKILL"):
+    with pytest.raises(nodectl.WorkerLost, match=told):
         failed.result()
     assert futures.gather(others) == [x * x for x in range(200)] * 2
     assert (tmp_path / "times").read_text() == "x" * (1 + retries)
+
+
+def test_a_call_that_takes_more_memory_than_it_has_is_tried_once(tmp_path):
+    path = str(tmp_path / "times")
+
+    def take(path):
+        with open(path, "a") as file:
+            file.write("x")
+        return len(bytearray(400 << 20))
+
+    with pytest.raises(nodectl.WorkerLost, match="memory"):
+        nodectl.remote(take, cpus=0.5, memory="150 MiB").remote(path).result()
+    assert (tmp_path / "times").read_text() == "x"
+
+
+def test_a_task_of_a_pool_that_ends_its_worker_is_tried_as_often_as_it_was_said(tmp_path):
+    path = str(tmp_path / "times")
+
+    def end(path):
+        with open(path, "a") as file:
+            file.write("x")
+        os._exit(0)
+
+    with nodectl.Executor(max_workers=1, cpus=0.5, retries=2) as executor:
+        with pytest.raises(nodectl.WorkerLost, match="exit status 0"):
+            executor.submit(end, path).result()
+        assert executor.submit(pow, 2, 3).result() == 8
+    assert (tmp_path / "times").read_text() == "xxx"
+
+
+def test_a_call_that_makes_calls_is_told_that_it_cannot():
+    def nested(x):
+        return square.remote(x)
+
+    with pytest.raises(RuntimeError, match="cannot make calls of its own"):
+        nodectl.remote(nested, cpus=0.5).remote(2).result()
 
 
 def test_a_call_that_raises_is_tried_again(tmp_path):
@@ -352,7 +404,7 @@ def test_a_job_of_which_nothing_is_known_is_submitted_again_with_its_key(tmp_pat
 def lose(future):
     """Takes a result off the disk of the only node."""
     name = concurrent.futures.Future.result(future).hash
-    found = [path for path in glob.glob(os.environ["NODECTL_NODE__DATA_DIR"] + "/blobs/**", recursive=True) if name in path.replace(os.sep, "")]
+    found = [path for path in glob.glob(os.environ["NODECTL_NODE__DATA_DIR"] + "/**", recursive=True) if name in path.replace(os.sep, "")]
     assert found, name
     for path in found:
         os.chmod(os.path.dirname(path), 0o755)
@@ -382,6 +434,56 @@ def test_a_short_result_is_not_lost(tmp_path):
     assert add.remote(first, 1).result() == 5
     assert first.result() == 4
     assert (tmp_path / "times").read_text() == "x"
+
+
+def kept():
+    """Names of results that the only node has for calls."""
+    return {os.path.basename(path) for path in glob.glob(os.environ["NODECTL_NODE__DATA_DIR"] + "/kept/blobs/*/*")}
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        concurrent.futures.wait([begun_once], 0.02)
+
+
+#: Never done: `wait` waits for it.
+begun_once = concurrent.futures.Future()
+
+
+def test_results_go_with_their_futures_and_what_is_needed_stays(tmp_path):
+    path = str(tmp_path / "times")
+    before = kept()
+    first = block.remote(path, 8)
+    second = in_hexadecimal.remote(first)
+    third = in_hexadecimal.remote(block.remote(path, 8))
+    assert second.result() == third.result() == "08" * 100_000
+    names = [concurrent.futures.Future.result(future).hash for future in (first, second)]
+    assert kept() - before >= set(names)
+    # Equal to another's, which is needed.
+    del third
+    del first
+    wait_until(lambda: names[0] not in kept())
+    assert second.result() == "08" * 100_000
+    # What it was made of is made again, with a future of nobody's.
+    lose(second)
+    assert second.result() == "08" * 100_000
+    assert (tmp_path / "times").read_text() == "xxx"
+    del second
+    wait_until(lambda: not kept() - before)
+
+
+def test_a_long_chain_of_which_all_is_gone_is_made_again():
+    before = kept()
+    grow = nodectl.remote(lambda content: content + b"x", cpus=0.5)
+    last = grow.remote(bytes(70_000))
+    for _ in range(60):
+        last = grow.remote(last)
+    assert len(last.result()) == 70_061
+    wait_until(lambda: len(kept() - before) == 1)
+    lose(last)
+    assert len(last.result()) == 70_061
 
 
 def test_a_lost_value_that_was_scattered_is_told():

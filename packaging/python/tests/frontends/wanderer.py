@@ -24,7 +24,7 @@ def size(*blocks):
 if __name__ == "__main__":
     blocks = [block.remote(number) for number in range(9)]
     futures.wait(blocks)
-    assert len({concurrent.futures.Future.result(block).holder for block in blocks}) == 3
+    assert len({concurrent.futures.Future.result(block).origin for block in blocks}) == 3
     print("calls are done", flush=True)
     input()
     assert size.remote(*blocks).result() == 900_000
