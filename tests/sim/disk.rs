@@ -51,6 +51,8 @@ pub struct Disk {
     pub partial: BTreeMap<JobId, Vec<Record>>,
     /// Tasks whose records turned bad under a running node.
     rotten: BTreeSet<(JobId, TaskIndex)>,
+    /// Those of them that a read has found.
+    found: BTreeSet<(JobId, TaskIndex)>,
     /// Some journal was damaged: what it named is not all known.
     was_damaged: bool,
     /// The journals are as the newer version writes them.
@@ -108,7 +110,6 @@ impl Journal {
         self.frames.push(frame);
     }
 
-    /// As store/ does (`journal/index.rs`): what cannot be read gives way to whatever has its rank.
     fn drop_task(&mut self, task: TaskIndex) {
         let is_it = |frame: &Record| matches!(frame, Record::Task(record) if record.task == task);
         self.frames.retain(|frame| !is_it(frame));
@@ -216,14 +217,38 @@ impl Disk {
     }
 
     /// Of these tasks, those whose records cannot be read.
-    pub fn lost(&self, job: JobId, tasks: &[TaskIndex]) -> Vec<TaskIndex> {
+    pub fn lost(&mut self, job: JobId, tasks: &[TaskIndex]) -> Vec<TaskIndex> {
         let is_lost =
             |task: &TaskIndex| self.is_rotten(job, *task) && self.read(job, *task).is_none();
-        tasks.iter().copied().filter(is_lost).collect()
+        let lost: Vec<_> = tasks.iter().copied().filter(is_lost).collect();
+        self.found.extend(lost.iter().map(|task| (job, *task)));
+        lost
+    }
+
+    /// A job's journal is read again as a whole.
+    pub fn find_rotten(&mut self, job: JobId) {
+        let of_job = self.rotten.iter().filter(|(of, _)| *of == job);
+        self.found.extend(of_job);
+    }
+
+    /// As store/ does (`journal/index.rs`): what is known to be damaged gives way to any other, and
+    /// what is not, to whatever has its rank.
+    fn replace_rotten(&mut self, job: JobId, record: &TaskRecord) {
+        let key = (job, record.task);
+        let Some(journal) = self.journals.get_mut(&job) else {
+            return;
+        };
+        let known = journal.record(record.task);
+        let counts = known.is_none_or(|known| record.rank() >= known.rank());
+        if (counts || self.found.contains(&key)) && self.rotten.remove(&key) {
+            self.found.remove(&key);
+            journal.drop_task(record.task);
+        }
     }
 
     /// A process starts on it. As store/ does: records that are damaged are left out.
     pub fn open(&mut self) {
+        self.found.clear();
         for (job, task) in std::mem::take(&mut self.rotten) {
             let Some(journal) = self.journals.get_mut(&job) else {
                 continue;
@@ -287,18 +312,13 @@ impl Disk {
         if self.full || fails || !begins {
             return (ticket, Err("no space left on device".into()));
         }
-        let journal = self.journals.entry(job).or_default();
-        for record in records {
-            if let Record::Task(record) = &record
-                && journal
-                    .record(record.task)
-                    .is_none_or(|known| record.rank() >= known.rank())
-                && self.rotten.remove(&(job, record.task))
-            {
-                journal.drop_task(record.task);
+        for record in &records {
+            if let Record::Task(record) = record {
+                self.replace_rotten(job, record);
             }
-            journal.add(record);
         }
+        let journal = self.journals.entry(job).or_default();
+        records.into_iter().for_each(|record| journal.add(record));
         self.partial
             .remove(&job)
             .into_iter()
@@ -324,6 +344,7 @@ impl Disk {
         self.partial.remove(&job);
         self.waiting.remove(&job);
         self.rotten.retain(|(of, _)| *of != job);
+        self.found.retain(|(of, _)| *of != job);
         self.pending.retain(|write| write.job != job);
         self.writing = self.writing.min(self.pending.len());
     }

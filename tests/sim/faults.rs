@@ -134,6 +134,7 @@ impl World {
         for node in 0..self.machines.len() {
             let (life, rotten) = (self.machines[node].life, self.machines[node].disk.rotten());
             for (job, tasks) in rotten {
+                let tasks = self.machines[node].disk.lost(job, &tasks);
                 self.give(node, life, Input::RecordsLost { job, tasks });
             }
         }

@@ -4,13 +4,15 @@
 //! these are equal, which is rare, the older record is read to compare.
 
 use nodectl_types::{TaskIndex, TaskRecord};
-use std::{cmp::Ordering, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeSet, sync::Arc};
 
 const CHUNK: usize = 4096;
 
 #[derive(Default)]
 pub struct Offsets {
     chunks: Vec<Option<Chunk>>,
+    /// Tasks whose noted record was found damaged: whatever comes takes its place.
+    damaged: BTreeSet<TaskIndex>,
 }
 
 /// A rank stands above an offset. 0 means that there is no record: no rank is 0.
@@ -124,15 +126,25 @@ impl Offsets {
         self.chunks[chunk]
             .get_or_insert_with(|| Chunk::starting_at(offset))
             .set(slot, rank, offset);
+        self.damaged.remove(&task);
+    }
+
+    /// The record there cannot be read any more. It stays noted, so that who reads it hears that,
+    /// until any other of its task is.
+    pub fn give_way(&mut self, task: TaskIndex, offset: u64) {
+        if self.get(task) == Some(offset) {
+            self.damaged.insert(task);
+        }
     }
 
     pub fn get(&self, task: TaskIndex) -> Option<u64> {
         self.entry(task).map(|(_, offset)| offset)
     }
 
-    /// `TaskRecord::rank` of the noted record, 0 where there is none.
+    /// `TaskRecord::rank` of the noted record, 0 where there is none that can be read.
     pub fn rank(&self, task: TaskIndex) -> u8 {
-        self.entry(task).map_or(0, |(rank, _)| rank)
+        let readable = self.entry(task).filter(|_| !self.damaged.contains(&task));
+        readable.map_or(0, |(rank, _)| rank)
     }
 
     fn entry(&self, task: TaskIndex) -> Option<(u8, u64)> {

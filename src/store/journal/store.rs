@@ -434,6 +434,10 @@ impl Journals for JournalStore {
                         .get(&job)
                         .is_some_and(|known| known.opened != opened) => {}
                 Err(ReadError { error, lost: tasks }) => {
+                    if let Some(known) = self.shared.jobs().get_mut(&job) {
+                        let lost = on_disk.iter().filter(|at| tasks.contains(&at.task));
+                        lost.for_each(|at| known.offsets.give_way(at.task, at.offset));
+                    }
                     if !tasks.is_empty() {
                         // A node that has no time to listen is told at the next read.
                         let event = StoreEvent::RecordsLost { job, tasks };

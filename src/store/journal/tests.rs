@@ -519,6 +519,28 @@ fn records_that_turn_bad_are_told_and_may_be_written_once_more() {
     assert_eq!(store.read(JOB, &[0, 1, 2, 3, 4, 5]).unwrap().len(), 6);
 }
 
+/// A task whose result is lost is done again, and may come to less than that.
+#[test]
+fn what_is_damaged_gives_way_to_a_record_that_counts_less() {
+    let (dir, mut bytes) = written(3);
+    let (store, mut events) = start(dir.path());
+    replayed(&store);
+    let at = replay_end(&bytes, 1) + frame::PREFIX_BYTES + 2;
+    bytes[at] ^= 1;
+    fs::write(path(dir.path(), JOB), &bytes).unwrap();
+    store.read(JOB, &[1]).expect_err("it is damaged");
+    store.read(JOB, &[1]).expect_err("nothing has come yet");
+    while events.try_recv().is_ok() {}
+    let cancelled = |index| Record::Task(of_kind((index, 1, 2, 0)));
+    store.append(JOB, vec![cancelled(0), cancelled(1)], 2);
+    assert_eq!(persisted(&mut events), (2, Ok(())));
+    for _ in 0..2 {
+        let read = store.read(JOB, &[0, 1, 2]).unwrap();
+        let done: Vec<_> = read.iter().map(|record| record.is_done()).collect();
+        assert_eq!(done, [true, false, true]);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 

@@ -34,6 +34,10 @@ pub const ALL: &[Scenario] = &[
         "damage::a_result_that_is_lost_gives_way_to_another",
         a_result_that_is_lost_gives_way_to_another,
     ),
+    (
+        "damage::a_result_that_is_lost_gives_way_to_less",
+        a_result_that_is_lost_gives_way_to_less,
+    ),
 ];
 
 fn half_done(nodes: usize) -> (Script, JobId) {
@@ -177,4 +181,26 @@ fn a_result_that_is_lost_gives_way_to_another() {
     });
     script.settle();
     script.decay(job);
+}
+
+/// The only record of a result turns bad, and the task, which is done again, is stopped by its user.
+fn a_result_that_is_lost_gives_way_to_less() {
+    let mut script = Script::of(1);
+    let job = script.job(tasks(8, 60_000));
+    script.until_told(job, 1);
+    let lost: Vec<_> = script.world.user.jobs[&job].done.iter().copied().collect();
+    script.rot(0, job, &lost);
+    script.world.copies_lost(0, false);
+    script.until(120.0, "it is to be done again", |world| {
+        let state = world.machines[0].state.as_ref();
+        let copy = state.and_then(|state| state.copy_of(job));
+        copy.is_some_and(|copy| lost.iter().all(|task| !copy.lattice.is_done(*task)))
+    });
+    script.cancel_tasks(job, lost.clone());
+    script.until(60.0, "its end is on the disk", |world| {
+        let disk = &world.machines[0].disk;
+        lost.iter()
+            .all(|task| disk.durable(job, *task).is_some_and(|end| !end.is_done()))
+    });
+    script.settle();
 }

@@ -67,6 +67,10 @@ const SEEDS: &[(u64, &str)] = &[
         721546,
         "the only record of a result was lost, and who did the task again was stopped",
     ),
+    (
+        742836,
+        "what was lost stood in the way of an end that counts less, and was asked for for ever",
+    ),
 ];
 
 pub fn that_have_shown_something() {

@@ -86,7 +86,7 @@ impl World {
         job: JobId,
         tasks: &[TaskIndex],
     ) -> Result<(), String> {
-        let machine = &self.machines[node];
+        let machine = &mut self.machines[node];
         let (life, tasks) = (machine.life, machine.disk.lost(job, tasks));
         if tasks.is_empty() {
             return Ok(());
@@ -105,7 +105,8 @@ impl World {
         let fails = self.plan.disk_errors > 0.0
             && !self.healed
             && self.disk_rng.random_bool(self.plan.disk_errors);
-        let machine = &self.machines[node];
+        let machine = &mut self.machines[node];
+        machine.disk.find_rotten(job);
         let (life, journal) = (machine.life, machine.disk.cells(job).filter(|_| !fails));
         let parts = match journal {
             None => vec![Err("the disk does not answer".into())],
