@@ -66,6 +66,79 @@ fn a_paused_node_gets_nothing_and_its_next_life_keeps_to_it() {
     assert_eq!(told, [Some("pause"), Some("resume")]);
 }
 
+#[test]
+fn what_is_said_to_be_done_holds_after_a_kill_at_that_moment() {
+    let mut cluster = Cluster::of(1);
+    let job = CountedJob::new(&cluster, "squares", 2, "true", "");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let said = [
+        (vec!["drain"], Some("drained")),
+        (vec!["drain", "--off"], None),
+        (vec!["pause"], Some("paused")),
+        (vec!["resume"], None),
+        (vec!["remove", &id], None),
+    ];
+    for (arguments, is_closed) in said {
+        cluster.ok(0, &arguments);
+        cluster.kill9(0);
+        cluster.restart(0);
+        assert_eq!(
+            closed(&cluster, "n0").as_deref(),
+            is_closed,
+            "{arguments:?}"
+        );
+    }
+    let jobs = cluster.ok(0, &["jobs", "--json"]);
+    assert!(!jobs.contains(&id), "{jobs}");
+}
+
+#[test]
+fn what_is_not_on_the_disk_is_not_said_to_be_done() {
+    let cluster = Cluster::of(1);
+    let job = CountedJob::new(&cluster, "squares", 2, "true", "");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let blocked: Vec<_> = ["owner.json", "retention.json", "secrets", "membership"]
+        .map(|name| cluster.data_dir(0).join(name))
+        .into();
+    for path in &blocked {
+        // It may have been written before.
+        let _ = fs::remove_file(path);
+        fs::create_dir_all(path.join("in the way")).expect("the directory is ours");
+    }
+    let value = cluster.dir.path().join("value");
+    fs::write(&value, "1").expect("the directory is ours");
+    let commands: [&[&str]; 5] = [
+        &["pause"],
+        &["drain"],
+        &["remove", &id],
+        &["secret", "put", "TOKEN"],
+        &["admission", "approve"],
+    ];
+    for arguments in commands {
+        let mut command = cluster.command(0);
+        let value = fs::File::open(&value).expect("it was just written");
+        command.args(arguments).stdin(value);
+        let output = command.output().expect("nodectl starts");
+        let told = both(&output);
+        assert!(
+            !output.status.success() && told.contains("not after this node has started again"),
+            "{arguments:?}: {told}"
+        );
+    }
+    // It holds all the same, and is written when the disk is well again.
+    assert_eq!(closed(&cluster, "n0").as_deref(), Some("drained"));
+    for path in &blocked {
+        fs::remove_dir_all(path).expect("the directory is ours");
+    }
+    for path in &blocked[..3] {
+        wait_until(SOON, "what was said is on the disk", || path.is_file());
+    }
+    cluster.ok(0, &["admission", "open"]);
+    assert!(blocked[3].is_file());
+}
+
 /// Another user of the machine, without rights over the node.
 struct Nobody<'c> {
     cluster: &'c Cluster,

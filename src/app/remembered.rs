@@ -3,21 +3,25 @@
 //! whole.
 
 use nodectl_node::EarlierLives;
-use nodectl_ports::{OwnerKeeper, RetentionKeeper, atomic};
+use nodectl_ports::{OwnerKeeper, RetentionKeeper, Written, atomic};
 use nodectl_types::{KeptSecret, OwnerWord, Retention, Roster};
 use nodectl_wire::{retention, secrets};
 use std::{
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
+    time::Duration,
 };
 use tokio::sync::watch;
 
 const RETENTION_FILE: &str = "retention.json";
 const OWNER_FILE: &str = "owner.json";
 pub const SECRETS_FILE: &str = "secrets";
-/// More than the owner's word ever has.
-const OWNER_BYTES: u64 = 4 << 10;
+/// More than the owner's word ever has, with `limits::MAX_FORGOTTEN` nodes in it.
+const OWNER_BYTES: u64 = 1 << 20;
+
+/// What could not be written is tried again after this long.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// What the node's last life left. A file that is of no use costs jobs nothing but that they grow
 /// old from now on; the owner has to say again what he said.
@@ -69,7 +73,7 @@ fn read<T: Default>(path: &Path, most: u64, decode: impl Fn(&[u8]) -> Result<T, 
 /// Writes what it is told, the newest only, beside the node's loop.
 pub struct NotesWriter<T> {
     newest: watch::Sender<Numbered<T>>,
-    written: watch::Receiver<Written>,
+    progress: watch::Receiver<Progress>,
 }
 
 /// What is to be written, and how much was told before it.
@@ -81,7 +85,7 @@ struct Numbered<T> {
 
 /// How far writing got, and why the last try failed, if it did.
 #[derive(Clone, Default)]
-struct Written {
+struct Progress {
     number: u64,
     error: Option<String>,
 }
@@ -92,8 +96,7 @@ impl NotesWriter<Retention> {
             data_dir.join(RETENTION_FILE),
             retention::encode,
             |path, error| {
-                // It is told again in some minutes; what is lost until then is that jobs are older,
-                // or were removed.
+                // Who had a job removed is told so.
                 tracing::debug!("{} cannot be written: {error}", path.display());
             },
         )
@@ -126,33 +129,32 @@ impl NotesWriter<Vec<KeptSecret>> {
 }
 
 impl<T: Clone + Default + Send + Sync + 'static> NotesWriter<T> {
-    /// What is told last counts.
-    pub fn write(&self, value: T) {
+    /// What is told last counts: it ends, too, when something newer is on the disk.
+    pub fn write(&self, value: T) -> Written {
+        let mut told = 0;
         self.newest.send_modify(|newest| {
             newest.number += 1;
             newest.value = value;
+            told = newest.number;
         });
-    }
-
-    /// Ends when what was told until now is on the disk, or cannot be written.
-    pub fn written(&self) -> impl Future<Output = Result<(), String>> + use<T> {
-        let (told, mut written) = (self.newest.borrow().number, self.written.clone());
-        async move {
-            let known = written.wait_for(|written| written.number >= told).await;
-            match known.map(|written| written.error.clone()) {
+        let mut progress = self.progress.clone();
+        Box::pin(async move {
+            let known = progress.wait_for(|progress| progress.number >= told).await;
+            match known.map(|progress| progress.error.clone()) {
                 Ok(None) => Ok(()),
                 Ok(Some(error)) => Err(error),
                 Err(_) => Err("the node is ending".into()),
             }
-        }
+        })
     }
 
     /// Called inside the runtime that runs the node.
     fn start(path: PathBuf, encode: fn(&T) -> Vec<u8>, failed: fn(&Path, io::Error)) -> Self {
         let (newest, mut told) = watch::channel(Numbered::<T>::default());
-        let (tell, written) = watch::channel(Written::default());
+        let (tell, progress) = watch::channel(Progress::default());
         tokio::spawn(async move {
-            while told.changed().await.is_ok() {
+            let mut has_failed = false;
+            while told_or_due(&mut told, has_failed).await {
                 let (number, bytes) = {
                     let told = told.borrow_and_update();
                     (told.number, encode(&told.value))
@@ -164,25 +166,38 @@ impl<T: Clone + Default + Send + Sync + 'static> NotesWriter<T> {
                     .unwrap_or_else(|error| Err(io::Error::other(error)))
                     .err();
                 let why = error.as_ref().map(io::Error::to_string);
-                if let Some(error) = error {
+                let had_failed = std::mem::replace(&mut has_failed, why.is_some());
+                if let Some(error) = error.filter(|_| !had_failed) {
                     failed(&path, error);
                 }
-                tell.send_replace(Written { number, error: why });
+                tell.send_replace(Progress { number, error: why });
             }
         });
-        Self { newest, written }
+        Self { newest, progress }
+    }
+}
+
+/// Returns when something is to be written: it was told, or the last write failed some time ago.
+/// False if nobody will tell anything more.
+async fn told_or_due<T>(told: &mut watch::Receiver<Numbered<T>>, failed: bool) -> bool {
+    if !failed {
+        return told.changed().await.is_ok();
+    }
+    tokio::select! {
+        changed = told.changed() => changed.is_ok(),
+        () = tokio::time::sleep(AGAIN) => true,
     }
 }
 
 impl RetentionKeeper for NotesWriter<Retention> {
-    fn keep(&self, retention: Retention) {
-        self.write(retention);
+    fn keep(&self, retention: Retention) -> Written {
+        self.write(retention)
     }
 }
 
 impl OwnerKeeper for NotesWriter<OwnerWord> {
-    fn keep(&self, word: OwnerWord) {
-        self.write(word);
+    fn keep(&self, word: OwnerWord) -> Written {
+        self.write(word)
     }
 }
 
@@ -203,21 +218,25 @@ mod tests {
     async fn what_is_said_to_be_written_is_on_the_disk() {
         let directory = tempfile::tempdir().unwrap();
         let writer = NotesWriter::of_secrets(directory.path());
-        writer.written().await.unwrap();
         for number in 0..20 {
             let told = vec![secret(&format!("S{number}"))];
-            writer.write(told.clone());
-            writer.written().await.unwrap();
+            writer.write(told.clone()).await.unwrap();
             let bytes = std::fs::read(directory.path().join(SECRETS_FILE)).unwrap();
             assert_eq!(secrets::decode(&bytes).unwrap(), told);
         }
     }
 
     #[tokio::test]
-    async fn what_cannot_be_written_is_said() {
+    async fn what_cannot_be_written_is_said_and_written_when_it_can_be() {
         let directory = tempfile::tempdir().unwrap();
-        let writer = NotesWriter::of_secrets(&directory.path().join("nowhere"));
-        writer.write(vec![secret("A")]);
-        assert!(writer.written().await.is_err());
+        let nowhere = directory.path().join("nowhere");
+        let writer = NotesWriter::of_secrets(&nowhere);
+        assert!(writer.write(vec![secret("A")]).await.is_err());
+        std::fs::create_dir(&nowhere).unwrap();
+        let mut progress = writer.progress.clone();
+        let is_written = |progress: &Progress| progress.error.is_none();
+        progress.wait_for(is_written).await.unwrap();
+        let bytes = std::fs::read(nowhere.join(SECRETS_FILE)).unwrap();
+        assert_eq!(secrets::decode(&bytes).unwrap(), [secret("A")]);
     }
 }

@@ -3,8 +3,7 @@
 
 use super::remembered::{NotesWriter, SECRETS_FILE};
 use anyhow::Context;
-use futures::future::BoxFuture;
-use nodectl_ports::Vault;
+use nodectl_ports::{Vault, Written};
 use nodectl_types::{KeptSecret, secret::MAX_NAME_BYTES};
 use nodectl_wire::secrets;
 use rand::{TryRng, rngs::SysRng};
@@ -44,7 +43,7 @@ impl Strongbox {
         };
         let secrets = this.renew(loaded.clone());
         if secrets.len() == loaded.len() && secrets != loaded {
-            this.keeper.write(secrets.clone());
+            drop(this.keeper.write(secrets.clone()));
         }
         let is_lost = |secret: &&KeptSecret| secrets.iter().all(|known| known.name != secret.name);
         let lost: Vec<_> = loaded
@@ -119,13 +118,9 @@ impl Vault for Strongbox {
         }
     }
 
-    fn keep(&self, secrets: Vec<KeptSecret>) {
+    fn keep(&self, secrets: Vec<KeptSecret>) -> Written {
         self.remember(&secrets);
-        self.keeper.write(secrets);
-    }
-
-    fn written(&self) -> BoxFuture<'static, Result<(), String>> {
-        Box::pin(self.keeper.written())
+        self.keeper.write(secrets)
     }
 }
 

@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use nodectl_http::{Api, Client, NodeFacts, UserAccess, bind, serve, socket_path};
 use nodectl_ports::{
     Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, KeptBlobs, LaunchBook,
-    NetReport, Network, NodeHandle, PoolService, Trainings, Vault,
+    NetReport, Network, NodeHandle, PoolService, Trainings, Vault, Written,
 };
 use nodectl_types::*;
 use nodectl_wire::api::{AuditLine, LaunchKind, LaunchLook, LaunchView};
@@ -189,9 +189,7 @@ impl Vault for Backwards {
         secrets
     }
 
-    fn keep(&self, _: Vec<KeptSecret>) {}
-
-    fn written(&self) -> BoxFuture<'static, Result<(), String>> {
+    fn keep(&self, _: Vec<KeptSecret>) -> Written {
         Box::pin(async { Ok(()) })
     }
 }
@@ -345,7 +343,9 @@ impl Network for FakeNetwork {
     fn report(&self) -> NetReport {
         self.0.clone()
     }
-    fn adopt(&self, _: Roster) {}
+    fn adopt(&self, _: Roster) -> Written {
+        Box::pin(async { Ok(()) })
+    }
     fn invite(&self) -> Result<String, String> {
         Err("this node is alone".into())
     }

@@ -4,7 +4,7 @@
 use super::{
     chronicle::Chronicle,
     directory::Directory,
-    io::{Asker, DiskEffect, Effect, Lookup, Now},
+    io::{Asker, DiskEffect, Effect, Lookup, Note, Now},
     members::Members,
     resync::Resync,
     timers::{Timer, Timers},
@@ -136,6 +136,18 @@ impl Core {
             Asker::Local(id) => self.effects.push(Effect::Answer { id, answer }),
             Asker::Remote(node, id) => self.send(node, Message::Answer { id, answer }),
         }
+    }
+
+    /// Has a note written that nobody waits for.
+    pub fn keep(&mut self, note: Note) {
+        self.effects.push(Effect::Keep { note, then: None });
+    }
+
+    /// Has a note written, and answers once it is on the disk: what is said to be done is done also
+    /// if this node is killed the moment after.
+    pub fn keep_then_answer(&mut self, note: Note, to: Asker, answer: Answer) {
+        let then = Some((to, answer));
+        self.effects.push(Effect::Keep { note, then });
     }
 
     /// Answers with what the core does not know itself.

@@ -120,6 +120,19 @@ pub enum Asker {
     Remote(NodeId, u64),
 }
 
+/// What a node's next life should know, besides journals. Each kind replaces the last of its kind.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Note {
+    /// How old ended jobs are, and which were removed.
+    Retention(Retention),
+    /// What people said at the node.
+    Owner(OwnerWord),
+    /// All named secrets.
+    Secrets(Vec<KeptSecret>),
+    /// Who belongs to the cluster: only whom it admits is admitted from now on.
+    Roster(Box<Roster>),
+}
+
 /// Something to be done. The order matters: earlier first.
 #[derive(Debug)]
 pub enum Effect {
@@ -147,20 +160,18 @@ pub enum Effect {
         from: NodeId,
         keep: u32,
     },
-    /// Keep this, and admit only whom it admits.
-    Roster(Box<Roster>),
     Disk(DiskEffect),
     Task(TaskEffect),
     /// The job was removed.
     ForgetJob {
         job: JobId,
     },
-    /// To be written, so that the node's next life knows it.
-    KeepRetention(Retention),
-    /// What the machine's owner said, to be written so that the node's next life knows it.
-    KeepOwner(OwnerWord),
-    /// All named secrets, to be written so that the node's next life knows them.
-    KeepSecrets(Vec<KeptSecret>),
+    /// To be written, so that the node's next life knows it. Whoever asked for what is in it is
+    /// answered when it is on the disk, or hears that it is not.
+    Keep {
+        note: Note,
+        then: Option<(Asker, Answer)>,
+    },
     /// To be sealed with the key of the newest secret; `Input::SecretsRenewed` follows.
     RenewSecrets(Vec<KeptSecret>),
     /// Something that the operator should read in the log.

@@ -82,7 +82,7 @@ use self::{
     submission::PendingSubmission,
     timers::Timer,
 };
-pub use io::{Asker, DiskEffect, Effect, Input, Lookup, Now, TaskEffect};
+pub use io::{Asker, DiskEffect, Effect, Input, Lookup, Note, Now, TaskEffect};
 use nodectl_types::{JobId, Message, NodeId, NodeInfo, Roster, TaskRecord, Terms, Time, limits};
 use rand::RngExt;
 use std::{
@@ -386,7 +386,11 @@ impl State {
     }
 
     fn peer_up(&mut self, peer: NodeId) {
+        let was_forgotten = self.core.members.is_forgotten(peer);
         let outcome = self.core.members.peer_up(peer);
+        if was_forgotten {
+            self.core.keep(self.owner_note());
+        }
         let info = self.core.members.my_info().clone();
         self.core.send(peer, Message::Info(Box::new(info)));
         self.tell_digests(peer, true);

@@ -4,7 +4,7 @@
 
 use super::{
     State,
-    io::{Asker, Effect, TaskEffect},
+    io::{Asker, Effect, Note, TaskEffect},
     timers::Timer,
 };
 use nodectl_types::{
@@ -70,7 +70,9 @@ impl Owner {
 
 impl State {
     /// What was said at this node in an earlier life of it.
-    pub fn restore_owner(&mut self, word: OwnerWord) {
+    pub fn restore_owner(&mut self, mut word: OwnerWord) {
+        let forgotten = std::mem::take(&mut word.forgotten);
+        self.core.members.restore_forgotten(forgotten);
         self.owner.word = word;
         self.look_at_owner();
     }
@@ -138,7 +140,7 @@ impl State {
 
     /// Who sits at the node speaks for its owner. Others can drain it too, and take back what
     /// others said.
-    pub(super) fn drain(&mut self, asker: Asker, on: bool) -> Result<Answer, QueryError> {
+    pub(super) fn drain(&mut self, asker: Asker, on: bool) {
         let known = self.core.members.my_info();
         let draining = match asker {
             Asker::Local(_) => on && known.draining,
@@ -163,44 +165,50 @@ impl State {
             });
         }
         if let Asker::Local(_) = asker {
-            self.owner_says(OwnerWord {
-                drained: on,
-                ..self.owner.word.clone()
-            });
+            self.owner.word.drained = on;
+            self.look_at_owner();
         }
         let info = self.core.members.my_info();
-        match info
-            .closed
-            .as_ref()
+        let closed = info.closed.as_ref();
+        let denied = closed
             .filter(|closed| !on && closed.is_lasting())
-        {
-            Some(closed) => Err(QueryError::Denied(format!("{} {closed}", info.name))),
-            None => Ok(Answer::Ok),
+            .map(|closed| QueryError::Denied(format!("{} {closed}", info.name)));
+        match (denied, asker) {
+            (None, Asker::Local(_)) => self.keep_owner(asker),
+            (None, Asker::Remote(..)) => self.core.answer(asker, Ok(Answer::Ok)),
+            (Some(denied), Asker::Local(_)) => {
+                self.core.keep(self.owner_note());
+                self.core.answer(asker, Err(denied));
+            }
+            (Some(denied), Asker::Remote(..)) => self.core.answer(asker, Err(denied)),
         }
     }
 
     /// Only who sits at the machine has it for himself.
-    pub(super) fn pause(
-        &mut self,
-        asker: Asker,
-        pause: Option<Pause>,
-    ) -> Result<Answer, QueryError> {
+    pub(super) fn pause(&mut self, asker: Asker, pause: Option<Pause>) {
         if let Asker::Remote(..) = asker {
             let name = &self.core.members.my_info().name;
-            return Err(QueryError::Denied(format!(
+            let denied = QueryError::Denied(format!(
                 "{name} is paused by whoever sits there, and by nobody else"
-            )));
+            ));
+            return self.core.answer(asker, Err(denied));
         }
-        self.owner_says(OwnerWord {
-            pause,
-            ..self.owner.word.clone()
-        });
-        Ok(Answer::Ok)
+        self.owner.word.pause = pause;
+        self.look_at_owner();
+        self.keep_owner(asker);
     }
 
-    fn owner_says(&mut self, word: OwnerWord) {
-        self.owner.word = word.clone();
-        self.core.effects.push(Effect::KeepOwner(word));
-        self.look_at_owner();
+    /// What was said holds; whoever said it hears so when this node's next life knows it, too.
+    pub(super) fn keep_owner(&mut self, asker: Asker) {
+        let note = self.owner_note();
+        self.core.keep_then_answer(note, asker, Answer::Ok);
+    }
+
+    /// All that people said at this node.
+    pub(super) fn owner_note(&self) -> Note {
+        Note::Owner(OwnerWord {
+            forgotten: self.core.members.forgotten().clone(),
+            ..self.owner.word.clone()
+        })
     }
 }

@@ -67,10 +67,7 @@ impl State {
                 let aside = self.aside();
                 self.core.answer(asker, Ok(Answer::Aside(aside)));
             }
-            Query::Pause(pause) => {
-                let answer = self.pause(asker, pause);
-                self.core.answer(asker, answer);
-            }
+            Query::Pause(pause) => self.pause(asker, pause),
             Query::Remove { job } => self.ask_whoever_knows(asker, RoutedQuery::Removal(job)),
             Query::Resume { job } => {
                 let answer = self.resume(job);
@@ -78,10 +75,7 @@ impl State {
             }
             Query::PutSecret { name, sealed } => self.put_secret(asker, name, sealed),
             Query::Secrets => self.answer_secrets(asker),
-            Query::Roster(decision) => {
-                let answer = self.decide(asker, decision);
-                self.core.answer(asker, answer);
-            }
+            Query::Roster(decision) => self.decide(asker, decision),
             Query::Job(job, query) => {
                 if query == JobQuery::Cancel {
                     self.cancel_aside(job);
@@ -254,10 +248,7 @@ impl State {
 
     fn answer_here(&mut self, asker: Asker, question: RoutedQuery) {
         match question {
-            RoutedQuery::Removal(job) => {
-                let answer = self.remove(job);
-                self.core.answer(asker, answer);
-            }
+            RoutedQuery::Removal(job) => self.remove(asker, job),
             RoutedQuery::Job(job, query) => self.answer_as_coordinator(asker, job, query),
             RoutedQuery::Node(_, query) => self.answer_as_node(asker, query),
         }
@@ -300,8 +291,11 @@ impl State {
                 });
                 Ok(Answer::Ok)
             }
-            NodeQuery::Drain { on } => self.drain(asker, on),
-            NodeQuery::Forget { lost, sure } => self.forget(lost, sure).map(|()| Answer::Ok),
+            NodeQuery::Drain { on } => return self.drain(asker, on),
+            NodeQuery::Forget { lost, sure } => match self.forget(lost, sure) {
+                Ok(()) if sure => return self.keep_owner(asker),
+                answer => answer.map(|()| Answer::Ok),
+            },
         };
         self.core.answer(asker, answer);
     }
@@ -315,6 +309,13 @@ impl State {
                 node: name,
                 by: members.name(self.core.me),
             });
+        }
+        let known = members.forgotten();
+        if sure && !known.contains(&lost) && known.len() >= limits::MAX_FORGOTTEN {
+            let most = limits::MAX_FORGOTTEN;
+            return Err(QueryError::Refused(format!(
+                "{most} nodes are forgotten, which is the most that are remembered as dead"
+            )));
         }
         if sure && members.forget(lost) {
             self.core.notice(format!(

@@ -8,7 +8,13 @@
 //! does not bring the job back. For that memory alone wall clocks will do: when it ends too early,
 //! a job comes back and is removed again.
 
-use super::{Effect, State, coordinator::Coordinator, election::LOOK_AROUND, timers::Timer};
+use super::{
+    Effect, State,
+    coordinator::Coordinator,
+    election::LOOK_AROUND,
+    io::{Asker, Note},
+    timers::Timer,
+};
 use nodectl_types::{Answer, JobHead, JobId, Message, NodeId, QueryError, Retention, Time, limits};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -148,7 +154,8 @@ impl State {
             || self.retained.is_dirty
             || (is_due && !self.retained.ended.is_empty())
         {
-            self.write_retention();
+            let note = self.retention_note();
+            self.core.keep(note);
         }
         let period = (self.config.keep_jobs / 4).clamp(SHORTEST_PERIOD, PERIOD);
         self.core.after(period, Timer::Retention);
@@ -184,24 +191,28 @@ impl State {
     }
 
     /// A user wants an ended job forgotten.
-    pub(super) fn remove(&mut self, job: JobId) -> Result<Answer, QueryError> {
+    pub(super) fn remove(&mut self, asker: Asker, job: JobId) {
+        if let Err(error) = self.may_remove(job) {
+            return self.core.answer(asker, Err(error));
+        }
+        // Asked again, it is gone already, and what says so may not be on the disk yet.
+        self.remove_here(&[job]);
+        let note = self.retention_note();
+        self.core.keep_then_answer(note, asker, Answer::Ok);
+    }
+
+    fn may_remove(&self, job: JobId) -> Result<(), QueryError> {
         let Some(head) = self.core.directory.get(job) else {
-            // Asked again: the first answer was lost.
-            return if self.core.directory.is_removed(job) {
-                Ok(Answer::Ok)
-            } else {
-                Err(QueryError::NoJob(job))
-            };
+            let is_removed = self.core.directory.is_removed(job);
+            return is_removed.then_some(()).ok_or(QueryError::NoJob(job));
         };
         if !self.has_ended(head) && !self.aside.contains(&job) {
             return Err(QueryError::NotEnded(job));
         }
-        if let Some(by) = self.core.directory.needed().get(&job) {
-            return Err(QueryError::Needed { job, by: *by });
+        match self.core.directory.needed().get(&job) {
+            Some(by) => Err(QueryError::Needed { job, by: *by }),
+            None => Ok(()),
         }
-        self.remove_here(&[job]);
-        self.write_retention();
-        Ok(Answer::Ok)
     }
 
     /// Removes jobs and tells everybody.
@@ -264,14 +275,14 @@ impl State {
         }
     }
 
-    fn write_retention(&mut self) {
+    fn retention_note(&mut self) -> Note {
         self.retained.written = Some(self.core.mono());
         self.retained.is_dirty = false;
-        self.core.effects.push(Effect::KeepRetention(Retention {
+        Note::Retention(Retention {
             uptime_s: self.uptime_s(),
             ended: self.retained.ended.clone(),
             removed: self.core.directory.removed().clone(),
-        }));
+        })
     }
 
     /// A job that was put aside goes on: somebody asked for it. Others stay as they are.

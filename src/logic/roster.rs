@@ -4,7 +4,7 @@
 
 use super::{
     State,
-    io::{Asker, Effect},
+    io::{Asker, Note},
 };
 use nodectl_types::{
     Answer, Decision, Message, NodeId, QueryError, Roster, Standing, limits,
@@ -19,27 +19,34 @@ impl State {
     }
 
     /// A user asks, and may have decided something.
-    pub(super) fn decide(
-        &mut self,
-        asker: Asker,
-        decision: Option<Decision>,
-    ) -> Result<Answer, QueryError> {
+    pub(super) fn decide(&mut self, asker: Asker, decision: Option<Decision>) {
         // The secret may be in it: each node tells its own users.
         if matches!(asker, Asker::Remote(..)) {
-            return Err(QueryError::Refused(
+            let refused = QueryError::Refused(
                 "only a node's own users are told who belongs to the cluster".into(),
-            ));
+            );
+            return self.core.answer(asker, Err(refused));
         }
-        if let Some(decision) = decision {
-            match decision {
-                Decision::Judge { node, standing } => self.judge(node, standing)?,
-                Decision::Admission { approve } => self.set_admission(approve)?,
-                Decision::Rotate { secret } => self.rotate(secret)?,
-                Decision::Finish => self.finish()?,
+        let decided = match decision {
+            None => {
+                let answer = Answer::Roster(Box::new(self.roster.clone()));
+                return self.core.answer(asker, Ok(answer));
             }
-            self.tell_roster();
+            Some(Decision::Judge { node, standing }) => self.judge(node, standing),
+            Some(Decision::Admission { approve }) => self.set_admission(approve),
+            Some(Decision::Rotate { secret }) => self.rotate(secret),
+            Some(Decision::Finish) => self.finish(),
+        };
+        match decided {
+            Ok(()) => {
+                self.tell_roster();
+                let roster = Box::new(self.roster.clone());
+                let answer = Answer::Roster(roster.clone());
+                self.core
+                    .keep_then_answer(Note::Roster(roster), asker, answer);
+            }
+            Err(error) => self.core.answer(asker, Err(error)),
         }
-        Ok(Answer::Roster(Box::new(self.roster.clone())))
     }
 
     fn judge(&mut self, node: NodeId, standing: Standing) -> Result<(), QueryError> {
@@ -145,6 +152,7 @@ impl State {
         };
         if rotation.changed.insert(me) {
             self.tell_roster();
+            self.keep_roster();
         }
         self.renew_secrets(secret);
     }
@@ -155,6 +163,7 @@ impl State {
             && self.judge(node, Standing::Admitted).is_ok()
         {
             self.tell_roster();
+            self.keep_roster();
         }
     }
 
@@ -167,9 +176,7 @@ impl State {
                 .filter(|node| !before.contains(node))
                 .collect();
             news.into_iter().for_each(|node| self.shut_out(node));
-            self.core
-                .effects
-                .push(Effect::Roster(Box::new(self.roster.clone())));
+            self.keep_roster();
         }
         if self.roster != known {
             self.show_roster(from);
@@ -190,9 +197,11 @@ impl State {
             self.core
                 .broadcast(&Message::Roster(Box::new(self.roster.clone())));
         }
-        self.core
-            .effects
-            .push(Effect::Roster(Box::new(self.roster.clone())));
+    }
+
+    fn keep_roster(&mut self) {
+        let roster = Box::new(self.roster.clone());
+        self.core.keep(Note::Roster(roster));
     }
 
     /// Has a node count as gone at once; nobody looks for it.

@@ -12,7 +12,7 @@
 
 use super::{
     State,
-    io::{Asker, Effect},
+    io::{Asker, Effect, Note},
 };
 use nodectl_types::{
     Answer, KeptSecret, Message, NodeId, QueryError, WorkSpec, limits, query::SecretLine,
@@ -90,8 +90,13 @@ impl State {
 
     /// A user's secret, sealed already; None drops it.
     pub(super) fn put_secret(&mut self, asker: Asker, name: String, sealed: Option<Vec<u8>>) {
-        let answer = self.change_secret(name, sealed);
-        self.core.answer(asker, answer.map(|()| Answer::Ok));
+        match self.change_secret(name, sealed) {
+            Ok(()) => {
+                let all = Note::Secrets(self.secrets.all());
+                self.core.keep_then_answer(all, asker, Answer::Ok);
+            }
+            Err(error) => self.core.answer(asker, Err(error)),
+        }
     }
 
     fn change_secret(&mut self, name: String, sealed: Option<Vec<u8>>) -> Result<(), QueryError> {
@@ -121,7 +126,6 @@ impl State {
                 "{most} names of secrets are remembered, dropped ones too: that is the most"
             )));
         }
-        self.keep_secrets();
         self.core.broadcast(&Message::Secrets(vec![secret]));
         Ok(())
     }
@@ -197,9 +201,7 @@ impl State {
     }
 
     fn keep_secrets(&mut self) {
-        self.core
-            .effects
-            .push(Effect::KeepSecrets(self.secrets.all()));
+        self.core.keep(Note::Secrets(self.secrets.all()));
     }
 }
 

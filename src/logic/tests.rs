@@ -2,6 +2,7 @@
 
 mod beside;
 mod holders;
+mod kept;
 mod lost_gpus;
 mod news;
 mod open;
@@ -576,6 +577,7 @@ fn a_node_that_is_reached_is_not_forgotten_and_one_that_was_may_come_back() {
     let answer = |effects: Vec<Effect>| {
         effects.into_iter().find_map(|effect| match effect {
             Effect::Answer { answer, .. } => Some(answer),
+            Effect::Keep { then, .. } => then.map(|(_, answer)| Ok(answer)),
             _ => None,
         })
     };

@@ -332,8 +332,9 @@ impl Access {
         Ok(code.reveal().to_string())
     }
 
-    /// Takes in what was decided, and keeps it. Gives the changed secret that is kept now.
-    pub async fn adopt(self: Arc<Self>, news: Roster) -> Option<SecretText> {
+    /// Takes in what was decided, and keeps it. Gives the changed secret that is kept now, if there
+    /// is one. The error says why this is not on the disk.
+    pub async fn adopt(self: Arc<Self>, news: Roster) -> Result<Option<SecretText>, String> {
         let _turn = self.turn.lock().await;
         // Two may come in the wrong order.
         let (mut roster, newest, cluster) = {
@@ -353,8 +354,9 @@ impl Access {
             match Secret::of_cluster(&text.0).derive(cluster).await {
                 Ok(keys) => self.change().replace(keys),
                 Err(error) => {
-                    tracing::error!("the cluster's new secret is of no use here: {error}");
-                    return None;
+                    let why = format!("the cluster's new secret is of no use here: {error}");
+                    tracing::error!("{why}");
+                    return Err(why);
                 }
             }
         }
@@ -364,12 +366,12 @@ impl Access {
         let written =
             tokio::task::spawn_blocking(move || kept::write(&this.data_dir, &this.to_keep())).await;
         match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
-            Ok(()) => self.kept_change(),
+            Ok(()) => Ok(self.kept_change()),
             Err(error) => {
                 tracing::error!(
                     "what was decided of nodes is forgotten with this start: it cannot be kept: {error}"
                 );
-                None
+                Err(error.to_string())
             }
         }
     }
@@ -466,7 +468,7 @@ mod tests {
         roster.put(node(2), word(Standing::Banned));
         roster.put(node(3), word(Standing::Admitted));
         (roster.admission.version, roster.admission.approve) = (1, true);
-        assert_eq!(first.adopt(roster).await, None);
+        assert_eq!(first.adopt(roster).await, Ok(None));
         let (again, _heard) = access(&directory);
         let judge = |number| refusal(again.judge(DoorKey::Newest, node(number), None));
         assert_eq!(
@@ -495,7 +497,7 @@ mod tests {
             ..Roster::default()
         };
         let secret = roster.rotation.as_ref().unwrap().secret.clone();
-        assert_eq!(first.clone().adopt(roster.clone()).await, Some(secret));
+        assert_eq!(first.clone().adopt(roster.clone()).await, Ok(Some(secret)));
         let locks = first.locks();
         assert!(locks[0].1 != old && locks[1] == (DoorKey::Old, old) && first.to_dial().len() == 2);
         assert_eq!(refusal(first.judge(DoorKey::Old, node(2), None)), None);
@@ -504,7 +506,7 @@ mod tests {
             Some(Refusal::Replaced)
         );
         roster.rotation.as_mut().unwrap().finished = true;
-        first.clone().adopt(roster).await;
+        first.clone().adopt(roster).await.unwrap();
         assert_eq!(
             refusal(first.judge(DoorKey::Old, node(2), None)),
             Some(Refusal::Replaced)

@@ -1,7 +1,7 @@
 //! The network of a node that is its own cluster: nobody is there, and nothing is opened.
 
 use futures::future::{BoxFuture, FutureExt, ready};
-use nodectl_ports::{BlobFetcher, NetReport, Network, PeerStream, Streams};
+use nodectl_ports::{BlobFetcher, NetReport, Network, PeerStream, Streams, Written};
 use nodectl_types::{BlobHash, Message, NodeId, Roster, StreamToken};
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -28,7 +28,9 @@ impl Network for Offline {
             ..NetReport::default()
         }
     }
-    fn adopt(&self, _: Roster) {}
+    fn adopt(&self, _: Roster) -> Written {
+        ready(Ok(())).boxed()
+    }
     fn invite(&self) -> Result<String, String> {
         Err("this node is alone".into())
     }

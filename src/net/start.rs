@@ -23,7 +23,7 @@ use futures::{
 use libp2p::{Multiaddr, Swarm, multiaddr::Protocol, swarm::SwarmEvent};
 use nodectl_ports::{
     BlobFetcher, Blobs, Event, NetEvent, NetReport, Network, PeerStream, SWITCHED_OFF, StreamHost,
-    Streams,
+    Streams, Written,
 };
 use nodectl_types::{BlobHash, Message, NodeId, Roster, StreamToken};
 use nodectl_wire as wire;
@@ -198,15 +198,20 @@ impl Network for Net {
         self.inner.shared.report()
     }
 
-    fn adopt(&self, roster: Roster) {
+    fn adopt(&self, roster: Roster) -> Written {
         let shared = self.inner.shared.clone();
-        tokio::spawn(async move {
+        let adopting = tokio::spawn(async move {
             let kept = shared.access.clone().adopt(roster).await;
             let _ = shared.driver.send(DriverInput::Screen).await;
-            if let Some(secret) = kept {
+            if let Ok(Some(secret)) = &kept {
+                let secret = secret.clone();
                 shared.tell(NetEvent::SecretKept { secret }).await;
             }
+            kept.map(|_| ())
         });
+        adopting
+            .map(|kept| kept.unwrap_or_else(|error| Err(error.to_string())))
+            .boxed()
     }
 
     fn invite(&self) -> Result<String, String> {

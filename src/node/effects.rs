@@ -3,7 +3,7 @@
 
 use super::{Node, Ports};
 use futures::{StreamExt, TryStreamExt, stream};
-use nodectl_logic::{Asker, DiskEffect, Effect, Lookup, TaskEffect, executor::batches};
+use nodectl_logic::{Asker, DiskEffect, Effect, Lookup, Note, TaskEffect, executor::batches};
 use nodectl_ports::{Event, NetEvent, StoreEvent, WorkerEvent, specs};
 use nodectl_types::{
     Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, Record, TaskIndex,
@@ -11,12 +11,15 @@ use nodectl_types::{
     limits::{RECORD_BATCH, RECORD_BATCH_BYTES},
     query::{Cursor, Location, Progress},
 };
-use std::{collections::BTreeSet, io, sync::Arc};
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 /// Files of one job brought at a time.
 const PARALLEL_FETCHES: usize = 8;
 /// Tasks of which the loop is told at a time what a journal says.
 const RECALLED_PART: usize = 16_384;
+/// Who waits for a note to be written hears after this long that it is not. A changed secret of the
+/// cluster is stretched before.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
 /// Most bytes of records in one answer.
 const ANSWER_BYTES: usize = RECORD_BATCH_BYTES * 8;
 
@@ -31,7 +34,6 @@ impl Node {
         match effect {
             Effect::Send { to, message } => self.ports.network.send(to, message),
             Effect::Connect { peer, addrs } => self.ports.network.connect(peer, &addrs),
-            Effect::Roster(roster) => self.ports.network.adopt(*roster),
             Effect::Answer { id, answer } => self.answer(id, answer),
             Effect::LookUp { to, lookup } => self.look_up(to, lookup),
             Effect::Disk(effect) => self.use_disk(effect),
@@ -47,15 +49,50 @@ impl Node {
                 self.ports.journals.forget(job);
                 self.ports.trainings.forget(job);
             }
-            Effect::KeepSecrets(secrets) => self.ports.vault.keep(secrets),
             Effect::RenewSecrets(were) => {
                 let are = self.ports.vault.renew(were.clone());
                 self.waiting.push(Event::Renewed { were, are });
             }
-            Effect::KeepRetention(retention) => self.ports.retention.keep(retention),
-            Effect::KeepOwner(word) => self.ports.owner.keep(word),
+            Effect::Keep { note, then } => self.keep(note, then),
             Effect::Notice(text) => tracing::info!("{text}"),
             Effect::Left => self.left = true,
+        }
+    }
+
+    /// Whoever asked for what is in the note is answered when it is on the disk.
+    fn keep(&mut self, note: Note, then: Option<(Asker, Answer)>) {
+        let written = match note {
+            Note::Retention(retention) => self.ports.retention.keep(retention),
+            Note::Owner(word) => self.ports.owner.keep(word),
+            Note::Secrets(secrets) => self.ports.vault.keep(secrets),
+            Note::Roster(roster) => self.ports.network.adopt(*roster),
+        };
+        let Some((to, answer)) = then else { return };
+        let answer = async move {
+            let written = tokio::time::timeout(WRITTEN_WITHIN, written).await;
+            let late = || Err(format!("it is not written after {WRITTEN_WITHIN:.0?}"));
+            written
+                .unwrap_or_else(|_| late())
+                .map(|()| answer)
+                .map_err(|why| {
+                    QueryError::Storage(format!(
+                        "it holds now, but not after this node has started again: {why}"
+                    ))
+                })
+        };
+        match to {
+            Asker::Local(id) => {
+                if let Some(reply) = self.askers.remove(&id) {
+                    tokio::spawn(async move { reply.send(answer.await) });
+                }
+            }
+            Asker::Remote(node, id) => {
+                let network = self.ports.network.clone();
+                tokio::spawn(async move {
+                    let answer = answer.await;
+                    network.send(node, Message::Answer { id, answer });
+                });
+            }
         }
     }
 

@@ -288,7 +288,7 @@ pub trait Network: Send + Sync {
     fn report(&self) -> NetReport;
     /// Keeps what was decided of who belongs to the cluster, and connects to nobody else.
     /// `SecretKept` follows where a secret is in it.
-    fn adopt(&self, roster: Roster);
+    fn adopt(&self, roster: Roster) -> Written;
     /// A code with which one node may come for the secret; or why there is none.
     fn invite(&self) -> Result<String, String>;
     /// Closes all connections.
@@ -359,15 +359,18 @@ pub trait Journals: Send + Sync {
     fn forget(&self, job: JobId);
 }
 
-/// Keeps what the node's next life should know of ended jobs; what is told last counts. A failure
-/// is no news to the loop.
+/// Ends when what was told is on the disk and would outlast this process and the power, or with
+/// why it is not. It is written whether or not anybody waits for this.
+pub type Written = BoxFuture<'static, Result<(), String>>;
+
+/// Keeps what the node's next life should know of ended jobs; what is told last counts.
 pub trait RetentionKeeper: Send + Sync {
-    fn keep(&self, retention: Retention);
+    fn keep(&self, retention: Retention) -> Written;
 }
 
-/// Keeps what the machine's owner said at the node, for its next life; what is told last counts.
+/// Keeps what people said at the node, for its next life; what is told last counts.
 pub trait OwnerKeeper: Send + Sync {
-    fn keep(&self, word: OwnerWord);
+    fn keep(&self, word: OwnerWord) -> Written;
 }
 
 /// The program that this node runs. Returns at once: what takes time is done beside the loop.
@@ -409,9 +412,7 @@ pub trait Vault: Send + Sync {
     fn renew(&self, secrets: Vec<KeptSecret>) -> Vec<KeptSecret>;
     /// All that are known now; what is told last counts. They are written, too, so that the node's
     /// next life knows them.
-    fn keep(&self, secrets: Vec<KeptSecret>);
-    /// Ends when what was told to be kept until now is on the disk, or cannot be written.
-    fn written(&self) -> BoxFuture<'static, Result<(), String>>;
+    fn keep(&self, secrets: Vec<KeptSecret>) -> Written;
 }
 
 /// The content-addressed store of this node. Methods block on the disk: call them from blocking

@@ -18,6 +18,8 @@ pub const MAX_EXPLANATION: usize = 65_536;
 pub const MAX_RANKS: u32 = 256;
 /// Nodes of which anything was decided, and nodes that a change of the secret lists.
 pub const MAX_WORDS: usize = 4096;
+/// Nodes that a node remembers as dead for good, since a person said so.
+pub const MAX_FORGOTTEN: usize = 1024;
 /// A longer text is no secret but a mistake in a file's name.
 pub const MAX_CLUSTER_SECRET_BYTES: usize = 4096;
 /// Records in one batch.

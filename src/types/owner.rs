@@ -1,9 +1,9 @@
 //! The word of a machine's owner: who has it, and why the machine takes no work by it. It is kept
 //! apart from what other members say, and its own node enforces it, whoever sends orders.
 
-use super::Policy;
+use super::{NodeId, Policy};
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 /// What the owner's settings say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,16 +22,20 @@ impl Default for Terms {
     }
 }
 
-/// What was said at the node itself while it ran. It is on the node's disk, so that its next life
-/// knows it.
+/// What people said of a node, and of others at it, while it ran. The node's disk has it, so that
+/// its next life knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerWord {
-    /// `nodectl drain`.
+    /// `nodectl drain`, by its owner.
     #[serde(default)]
     pub drained: bool,
     /// `nodectl pause`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
+    /// `nodectl forget`: nodes that are dead for good, as a person said, and have not come back
+    /// since. At most `limits::MAX_FORGOTTEN`.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub forgotten: BTreeSet<NodeId>,
 }
 
 /// A while during which the machine is its owner's alone.

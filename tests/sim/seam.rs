@@ -10,7 +10,7 @@ use crate::{
     pools::{PoolEvent, SWEEP},
     world::{Event, Fetch, Machine, World},
 };
-use nodectl_logic::{Asker, Config, DiskEffect, Effect, Input, Lookup, State, TaskEffect};
+use nodectl_logic::{Asker, Config, DiskEffect, Effect, Input, Lookup, Note, State, TaskEffect};
 use nodectl_types::{
     Answer, BlobHash, Cell, CopyDigest, JobId, JobSpec, Message, NodeId, NodeInfo, OwnerWord,
     Query, QueryError, Record, Resources, StartTask, TaskIndex, TaskRecord, Terms, Time, limits,
@@ -282,21 +282,27 @@ impl World {
             Effect::LookUp { to, lookup } => self.look_up(node, to, lookup),
             Effect::Disk(effect) => self.use_disk(node, effect),
             Effect::Task(effect) => self.run_tasks((node, life), effect),
-            // A drain ends with its node's life, as scripts and plans have it.
-            Effect::KeepOwner(_) => {}
-            Effect::KeepRetention(retention) => self.machines[node].disk.retention = retention,
+            Effect::Keep { note, then } => self.keep(node, note, then),
             Effect::Notice(text) => self.notice(node, &text),
             Effect::Left => self.left(node),
             Effect::ForgetJob { job } => {
                 self.check_forgotten(node, job);
                 self.machines[node].disk.forget(job);
             }
-            // No job of the simulation is a training. Who may connect is the network's affair;
-            // nobody decides anything of that here.
-            Effect::Roster(_)
-            | Effect::KeepSecrets(_)
-            | Effect::RenewSecrets(_)
-            | Effect::CopyCheckpoint { .. } => {}
+            // No job of the simulation is a training, and nobody puts a secret.
+            Effect::RenewSecrets(_) | Effect::CopyCheckpoint { .. } => {}
+        }
+    }
+
+    fn keep(&mut self, node: usize, note: Note, then: Option<(Asker, Answer)>) {
+        match note {
+            Note::Retention(retention) => self.machines[node].disk.retention = retention,
+            // A drain ends with its node's life, as scripts and plans have it. Who may connect is
+            // the network's affair: nobody decides anything of that here, nor puts a secret.
+            Note::Owner(_) | Note::Secrets(_) | Note::Roster(_) => {}
+        }
+        if let Some((to, answer)) = then {
+            self.answer(node, to, Ok(answer));
         }
     }
 

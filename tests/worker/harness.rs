@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use nodectl::{
     ports::{
         BlobFetcher, Blobs, DiskHealth, Event, GpuHealth, NodeHandle, Runner, StoreEvent,
-        UserRequest, Vault, WorkerEvent,
+        UserRequest, Vault, WorkerEvent, Written,
     },
     types::{
         Attempt, BlobHash, Failure, JobId, KeptSecret, NodeId, Outcome, Params, StartTask,
@@ -96,9 +96,7 @@ impl Vault for OneSecret {
         secrets
     }
 
-    fn keep(&self, _: Vec<KeptSecret>) {}
-
-    fn written(&self) -> BoxFuture<'static, Result<(), String>> {
+    fn keep(&self, _: Vec<KeptSecret>) -> Written {
         Box::pin(async { Ok(()) })
     }
 }

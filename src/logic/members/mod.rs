@@ -258,6 +258,16 @@ impl Members {
         self.forgotten.contains(&node) || self.peers.get(&node).is_some_and(is_gone)
     }
 
+    /// Nodes that a person said are dead for good, and that have not come back since.
+    pub fn forgotten(&self) -> &BTreeSet<NodeId> {
+        &self.forgotten
+    }
+
+    /// What this node's last life knew of them.
+    pub fn restore_forgotten(&mut self, forgotten: BTreeSet<NodeId>) {
+        self.forgotten = forgotten;
+    }
+
     /// A person said that the node is dead for good.
     pub fn is_forgotten(&self, node: NodeId) -> bool {
         self.forgotten.contains(&node)

@@ -114,7 +114,13 @@ impl Pair {
                         inputs.push((node, Input::TaskStopped { job, task, attempt }));
                     }
                     Effect::Answer { answer, .. } => self.answers.push(answer),
-                    Effect::KeepOwner(word) => self.kept = Some(word),
+                    Effect::Keep { note, then } => {
+                        let Note::Owner(word) = note else {
+                            panic!("{note:?}")
+                        };
+                        self.kept = Some(word);
+                        self.answers.extend(then.map(|(_, answer)| Ok(answer)));
+                    }
                     Effect::Task(TaskEffect::Suspend(on)) => self.suspended[node] = on,
                     _ => {}
                 }

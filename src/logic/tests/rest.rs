@@ -218,6 +218,10 @@ fn who_waits_hears_that_the_job_was_removed() {
     let is_told = |id: u64| {
         effects.iter().find_map(|effect| match effect {
             Effect::Answer { id: of, answer } if *of == id => Some(answer.clone()),
+            Effect::Keep {
+                then: Some((Asker::Local(of), answer)),
+                ..
+            } if *of == id => Some(Ok(answer.clone())),
             _ => None,
         })
     };

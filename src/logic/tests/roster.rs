@@ -1,10 +1,10 @@
 //! Bans, admissions and the change of the secret, between nodes of paper.
 
 use super::{answers, info, node};
-use crate::{Config, Effect, Input, Now, State};
+use crate::{Config, Effect, Input, Note, Now, State};
 use nodectl_types::{
-    Answer, Decision, KeptSecret, Message, NodeId, NodeInfo, Query, QueryError, Roster, Standing,
-    Terms, Time, roster::SecretText,
+    Decision, KeptSecret, Message, NodeId, NodeInfo, Query, QueryError, Roster, Standing, Terms,
+    Time, roster::SecretText,
 };
 use std::time::Duration;
 
@@ -55,7 +55,10 @@ fn connected() -> State {
 
 fn adopted(effects: &[Effect]) -> Option<Roster> {
     effects.iter().rev().find_map(|effect| match effect {
-        Effect::Roster(roster) => Some((**roster).clone()),
+        Effect::Keep {
+            note: Note::Roster(roster),
+            ..
+        } => Some((**roster).clone()),
         _ => None,
     })
 }
@@ -201,9 +204,7 @@ fn a_change_of_the_secret_is_over_when_all_who_were_there_keep_it() {
         "it lacks that this node has changed"
     );
     let effects = state.handle(at(6), [rotate("newer")]);
-    assert!(
-        matches!(answers(&effects)[..], [Ok(Answer::Roster(roster))] if roster.rotation.as_ref().unwrap().number == 2)
-    );
+    assert!(adopted(&effects).is_some_and(|roster| roster.rotation.unwrap().number == 2));
 }
 
 #[test]
@@ -253,7 +254,7 @@ fn named_secrets_are_sealed_anew_once_for_each_change_and_compared_then() {
     assert!(
         effects
             .iter()
-            .any(|effect| matches!(effect, Effect::KeepSecrets(secrets) if *secrets == are))
+            .any(|effect| matches!(effect, Effect::Keep { note: Note::Secrets(secrets), .. } if *secrets == are))
     );
     let compares = |effect: &Effect| {
         matches!(

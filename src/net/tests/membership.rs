@@ -31,7 +31,10 @@ fn judged(node: NodeId, standing: Standing) -> Roster {
 #[tokio::test]
 async fn a_banned_node_is_hung_up_on_refused_and_told() {
     let (mut one, two) = pair().await;
-    one.net.adopt(judged(two.id, Standing::Banned));
+    one.net
+        .adopt(judged(two.id, Standing::Banned))
+        .await
+        .unwrap();
     one.until(|event| matches!(event, NetEvent::PeerDown { peer } if *peer == two.id))
         .await;
     let report = two.until_report(|report| report.refused.is_some()).await;
@@ -44,7 +47,7 @@ async fn a_banned_node_is_hung_up_on_refused_and_told() {
     // As if nothing had been said.
     let mut pardoned = judged(two.id, Standing::Unknown);
     pardoned.words.get_mut(&two.id).unwrap().version = 2;
-    one.net.adopt(pardoned);
+    one.net.adopt(pardoned).await.unwrap();
     one.until_up(two.id).await;
 }
 
@@ -53,7 +56,7 @@ async fn who_has_to_be_admitted_waits_until_somebody_does() {
     let mut one = Node::start(config()).await;
     let mut roster = Roster::default();
     (roster.admission.version, roster.admission.approve) = (1, true);
-    one.net.adopt(roster.clone());
+    one.net.adopt(roster.clone()).await.unwrap();
     let two = Node::start(NetConfig {
         peers: vec![one.peer()],
         ..config()
@@ -69,7 +72,7 @@ async fn who_has_to_be_admitted_waits_until_somebody_does() {
     })
     .await;
     roster.merge(judged(two.id, Standing::Admitted));
-    one.net.adopt(roster);
+    one.net.adopt(roster).await.unwrap();
     one.until_up(two.id).await;
     two.until_report(|report| report.refused.is_none()).await;
 }
@@ -90,7 +93,7 @@ async fn nodes_change_the_secret_while_they_are_connected_and_the_old_one_is_wor
         rotation: Some(rotation),
         ..Roster::default()
     };
-    one.net.adopt(roster.clone());
+    one.net.adopt(roster.clone()).await.unwrap();
     one.until(kept_the_new_secret).await;
     // One that has not heard of it comes with the old one: it is listed.
     let mut late = Node::start_with(
@@ -120,10 +123,10 @@ async fn nodes_change_the_secret_while_they_are_connected_and_the_old_one_is_wor
         .await;
     assert!(!one.net.report().connected.contains(&thief.id));
     // Two that have both meet by the new one, and by the old one with whom that is all there is.
-    two.net.adopt(roster.clone());
+    two.net.adopt(roster.clone()).await.unwrap();
     two.until(kept_the_new_secret).await;
     roster.rotation.as_mut().unwrap().finished = true;
-    one.net.adopt(roster);
+    one.net.adopt(roster).await.unwrap();
     let newcomer = crate::Secret::new(NEW_SECRET)
         .unwrap()
         .derive_blocking("test")
@@ -163,7 +166,7 @@ async fn a_changed_secret_is_there_again_after_a_restart() {
         ..Roster::default()
     };
     let mut first = Node::start_in(config(), identity, keys(), directory).await;
-    first.net.adopt(roster.clone());
+    first.net.adopt(roster.clone()).await.unwrap();
     first.until(kept_the_new_secret).await;
     let replaced = crate::replacement(
         &first.directory.path().join("net"),
