@@ -6,6 +6,7 @@ use super::{
     State,
     coordinator::{Inputs, is_worth_storing},
     core::Core,
+    known_spec::KnownSpec,
     lattice::Lattice,
     parts::{Parts, in_parts},
     resync::PulledChunk,
@@ -23,9 +24,7 @@ pub(super) const REFETCHES: u32 = 5;
 
 /// The state of a job as this node keeps it.
 pub struct LocalCopy {
-    pub spec: Arc<JobSpec>,
-    /// The specification's name in heads.
-    pub(super) hash: BlobHash,
+    pub spec: KnownSpec,
     pub lattice: Lattice,
     /// The specification is on this node's disk, and so is everything that tasks are given.
     pub(super) kept: bool,
@@ -132,9 +131,8 @@ impl LocalCopy {
 
     fn new(spec: Arc<JobSpec>) -> Self {
         Self {
-            hash: spec.hash(),
             lattice: Lattice::new(spec.task_count() as u32),
-            spec,
+            spec: KnownSpec::new(spec),
             kept: false,
             promised: Vec::new(),
             claim_at: None,
@@ -199,7 +197,11 @@ impl State {
         {
             return;
         }
-        if let Some(copy) = self.copies.get(&job).filter(|copy| copy.hash == head.spec) {
+        if let Some(copy) = self
+            .copies
+            .get(&job)
+            .filter(|copy| copy.spec.name() == head.spec)
+        {
             // What is on its way to the disk is answered when it is there.
             if copy.kept {
                 self.core.send(from, Message::OfferKept { job });
@@ -227,8 +229,11 @@ impl State {
         }
     }
 
-    /// A large specification arrived as a blob.
+    /// A specification that is a blob was read, from here or from another node.
     pub(super) fn spec_loaded(&mut self, job: JobId, spec: Result<Arc<JobSpec>, String>) {
+        if self.awaits_spec(job) {
+            return self.spec_recalled(job, spec);
+        }
         let Some(head) = self.core.directory.get(job).cloned() else {
             return;
         };
@@ -249,7 +254,7 @@ impl State {
         if self
             .copies
             .get(&job)
-            .is_some_and(|copy| copy.hash == head.spec)
+            .is_some_and(|copy| copy.spec.name() == head.spec)
             || self.coordinators.contains_key(&job)
         {
             return;
@@ -289,7 +294,7 @@ impl State {
             .get_mut(&job)
             .filter(|copy| copy.lattice.tasks() == tasks)
         {
-            Some(copy) => (copy.hash, copy.spec) = (spec.hash(), spec),
+            Some(copy) => copy.spec = KnownSpec::new(spec),
             None => {
                 self.copies.insert(job, LocalCopy::new(spec));
             }

@@ -56,7 +56,7 @@ impl State {
         let copy = self.copies.remove(&job).filter(|copy| copy.kept);
         let recover = copy.is_some();
         let copy = copy.unwrap_or_else(|| LocalCopy::kept(spec));
-        let (spec, me) = (copy.hash, self.core.me);
+        let (spec, me) = (copy.spec.name(), self.core.me);
         let head = JobHead {
             epoch,
             holder: me,
@@ -234,7 +234,7 @@ impl State {
                 self.core.learn(JobHead {
                     epoch: copy.lattice.newest_epoch().max(1),
                     holder: self.core.me,
-                    ..JobHead::unclaimed(*job, &copy.spec, copy.hash)
+                    ..JobHead::unclaimed(*job, &copy.spec, copy.spec.name())
                 });
             }
         }
@@ -374,7 +374,7 @@ impl State {
             epoch,
             holder: self.core.me,
             version: 0,
-            spec: copy.hash,
+            spec: copy.spec.name(),
             ..head
         };
         let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, true);

@@ -23,6 +23,7 @@
 //! | `election` | claiming jobs and yielding them |
 //! | `copies` | keeping copies of jobs' state |
 //! | `rest` | ended jobs of which only the disk knows the single tasks |
+//! | `known_spec` | a job's specification, with its tables or without |
 //! | `votes` | claims to logs: which of them this node is for |
 //! | `handover` | writes that are under way when a claim is made or lost |
 //! | `resync` | bringing copies to the same contents |
@@ -45,6 +46,7 @@ pub mod executor;
 mod handover;
 mod healing;
 pub mod io;
+mod known_spec;
 pub mod lattice;
 pub mod members;
 mod messages;

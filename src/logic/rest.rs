@@ -4,16 +4,18 @@
 //! to compare it with other holders' copies, to take the job over and to find new replicas. Whoever
 //! needs to know of a task waits until all cells have been *recalled*, read again from this node's
 //! journal beside the loop: questions about the job, messages with records of it or that ask for
-//! some, a retry. All of these come in by `State::message` and `answer_as_coordinator`, which keep
+//! some, a retry. Where its specification was left to the disk, too (`known_spec`), that comes with
+//! them. All of these come in by `State::message` and `answer_as_coordinator`, which keep
 //! them here meanwhile, in order. What is read again may be less than was known, if the disk was
 //! damaged: then other holders are heard first.
 
 use super::{State, copies::LocalCopy, io::Asker, io::DiskEffect, io::Effect, timers::Timer};
-use crate::lattice::Lattice;
+use crate::{known_spec::KnownSpec, lattice::Lattice};
 use nodectl_types::{
-    Cell, JobHead, JobId, JobQuery, Message, NodeId, Query, QueryError, TaskIndex, Time, limits,
+    Cell, JobHead, JobId, JobQuery, JobSpec, Message, NodeId, Query, QueryError, TaskIndex, Time,
+    limits,
 };
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// A copy rests when nobody has asked about it for so long.
 const IDLE: Duration = Duration::from_secs(10);
@@ -37,6 +39,10 @@ struct Recall {
     /// Of the read that is under way.
     ticket: Option<u64>,
     found: Lattice,
+    /// All that the journal says is in `found`.
+    is_read: bool,
+    /// The job's specification, where it is not whole in memory and has come.
+    spec: Option<Arc<JobSpec>>,
     waiting: Vec<Waiting>,
 }
 
@@ -62,12 +68,13 @@ impl State {
                 copy.idle_since = None;
             } else if now - *copy.idle_since.get_or_insert(now) >= IDLE {
                 copy.lattice.rest();
-                resting.push(*job);
+                copy.spec.rest();
+                resting.push((*job, copy.spec.clone()));
             }
         }
-        for job in resting {
+        for (job, spec) in resting {
             if let Some(coordinator) = self.coordinators.get_mut(&job) {
-                coordinator.rest(&mut self.core);
+                coordinator.rest(&mut self.core, spec);
             }
             let effect = DiskEffect::Rest { job };
             self.core.effects.push(Effect::Disk(effect));
@@ -190,6 +197,8 @@ impl State {
         self.recalls.jobs.entry(job).or_insert_with(|| Recall {
             ticket: None,
             found: Lattice::new(tasks),
+            is_read: false,
+            spec: None,
             waiting: Vec::new(),
         });
         self.read_next();
@@ -209,9 +218,47 @@ impl State {
         {
             let ticket = self.core.ticket();
             recall.ticket = Some(ticket);
-            let effect = DiskEffect::Recall { job: *job, ticket };
+            let job = *job;
+            let effect = DiskEffect::Recall { job, ticket };
             self.core.effects.push(Effect::Disk(effect));
+            let copy = self.copies.get(&job);
+            if let Some(copy) = copy.filter(|copy| copy.spec.whole().is_none()) {
+                let head = self.core.directory.get(job);
+                let effect = DiskEffect::LoadSpec {
+                    job,
+                    hash: copy.spec.name(),
+                    holders: head.map(JobHead::holders).unwrap_or_default(),
+                };
+                self.core.effects.push(Effect::Disk(effect));
+            }
         }
+    }
+
+    /// Whether the job's specification is on its way from the disk.
+    pub(super) fn awaits_spec(&self, job: JobId) -> bool {
+        let is_partial = |copy: &LocalCopy| copy.spec.whole().is_none();
+        self.recalls.jobs.contains_key(&job) && self.copies.get(&job).is_some_and(is_partial)
+    }
+
+    /// The specification of a job that rests has been read again, or cannot be.
+    pub(super) fn spec_recalled(&mut self, job: JobId, spec: Result<Arc<JobSpec>, String>) {
+        let name = self.copies.get(&job).map(|copy| copy.spec.name());
+        match spec {
+            Ok(spec) if Some(spec.hash()) != name => {}
+            Ok(spec) => {
+                if let Some(recall) = self.recalls.jobs.get_mut(&job) {
+                    recall.spec = Some(spec);
+                }
+            }
+            Err(error) => {
+                if let Some(recall) = self.recalls.jobs.remove(&job) {
+                    let error = format!("its specification cannot be read: {error}");
+                    self.cells_missing(job, &error, recall.waiting);
+                }
+            }
+        }
+        self.end_recall_if_whole(job);
+        self.read_next();
     }
 
     /// A part of a job's cells, or why they cannot be read.
@@ -231,26 +278,34 @@ impl State {
                 for (task, cell) in cells {
                     recall.found.recall(task, cell);
                 }
-                if more {
-                    return;
-                }
+                recall.is_read = !more;
                 None
             }
-            Err(error) => Some(error),
+            Err(error) => Some(format!("its journal cannot be read: {error}")),
         };
-        if let Some(Recall { found, waiting, .. }) = self.recalls.jobs.remove(&job) {
-            match failed {
-                None => self.cells_came(job, found, waiting),
-                Some(error) => self.cells_missing(job, &error, waiting),
-            }
+        if let Some(error) = failed
+            && let Some(recall) = self.recalls.jobs.remove(&job)
+        {
+            self.cells_missing(job, &error, recall.waiting);
         }
+        self.end_recall_if_whole(job);
         self.read_next();
     }
 
-    /// A journal cannot be read now. Who asked may ask again.
+    /// Goes on with a job of which all that was to be read has been.
+    fn end_recall_if_whole(&mut self, job: JobId) {
+        let awaits_spec = self.awaits_spec(job);
+        let is_whole = |recall: &Recall| recall.is_read && (recall.spec.is_some() || !awaits_spec);
+        if self.recalls.jobs.get(&job).is_some_and(is_whole)
+            && let Some(recall) = self.recalls.jobs.remove(&job)
+        {
+            self.cells_came(job, recall);
+        }
+    }
+
+    /// A journal, or a specification, cannot be read now. Who asked may ask again.
     fn cells_missing(&mut self, job: JobId, error: &str, waiting: Vec<Waiting>) {
-        self.core
-            .notice(format!("job {job}: its journal cannot be read: {error}"));
+        self.core.notice(format!("job {job}: {error}"));
         for waiting in waiting {
             if let Waiting::Question(asker, ..) = waiting {
                 let error = QueryError::Storage(error.to_string());
@@ -271,7 +326,13 @@ impl State {
     }
 
     /// All cells of a job are here again, as far as the disk has them.
-    fn cells_came(&mut self, job: JobId, found: Lattice, waiting: Vec<Waiting>) {
+    fn cells_came(&mut self, job: JobId, recall: Recall) {
+        let Recall {
+            found,
+            spec,
+            waiting,
+            ..
+        } = recall;
         let copy = self.copies.get_mut(&job);
         let is_it = |copy: &&mut LocalCopy| {
             copy.lattice.is_resting() && copy.lattice.tasks() == found.tasks()
@@ -279,9 +340,12 @@ impl State {
         if let Some(copy) = copy.filter(is_it) {
             let before = std::mem::replace(&mut copy.lattice, found);
             copy.idle_since = None;
+            if let Some(spec) = spec {
+                copy.spec = KnownSpec::new(spec);
+            }
             let is_same = copy.lattice.digest() == before.digest();
             if let Some(coordinator) = self.coordinators.get_mut(&job) {
-                coordinator.awaken(&self.core, &copy.lattice);
+                coordinator.awaken(&self.core, copy.spec.clone(), &copy.lattice);
             }
             if !is_same {
                 self.found_otherwise(job, before.done());

@@ -315,7 +315,7 @@ impl Node {
         self.ports.journals.append(job, records, ticket);
     }
 
-    /// A specification too large for a message is offered as a blob.
+    /// A specification that is not small is a blob, too.
     fn share_spec(&self, spec: Arc<JobSpec>) {
         let blobs = self.ports.blobs.clone();
         tokio::task::spawn_blocking(move || specs::share(&*blobs, &spec));

@@ -1,10 +1,10 @@
-//! What is kept as a blob and means something here: specifications that are too large for a
-//! message, and lists of files.
+//! What is kept as a blob and means something here: specifications that are not small, and lists of
+//! files.
 
 use super::{BlobFetcher, Blobs};
 use nodectl_types::{
     BlobHash, JobSpec, Manifest, NodeId,
-    limits::{INLINE_SPEC_BYTES, MAX_SPEC_BYTES},
+    limits::{MAX_SPEC_BYTES, RESTING_SPEC_BYTES},
     manifest::safe_path,
 };
 use nodectl_wire::control;
@@ -34,12 +34,13 @@ fn read(blobs: &dyn Blobs, hash: BlobHash) -> Result<JobSpec, String> {
     Ok(spec)
 }
 
-/// A specification that is too large for a message is offered to others as a blob. Blocks.
+/// A specification that is not small is a blob, too: others bring it here where it is too large for
+/// a message, and this node reads it again when a job no longer rests. Blocks.
 pub fn share(blobs: &dyn Blobs, spec: &JobSpec) {
     let bytes = postcard::to_stdvec(spec).expect("plain data always encodes");
-    let is_needed = bytes.len() > INLINE_SPEC_BYTES && !blobs.has(BlobHash::of(&bytes));
+    let is_needed = bytes.len() > RESTING_SPEC_BYTES && !blobs.has(BlobHash::of(&bytes));
     if is_needed && let Err(error) = blobs.put_bytes(&bytes) {
-        tracing::warn!("a large specification cannot be shared with other nodes: {error}");
+        tracing::warn!("a specification cannot be kept as a blob: {error}");
     }
 }
 

@@ -26,6 +26,9 @@ pub const MAX_CLUSTER_SECRET_BYTES: usize = 4096;
 pub const RECORD_BATCH: usize = 512;
 /// Specifications up to this size travel inside messages, larger ones as blobs.
 pub const INLINE_SPEC_BYTES: usize = 64 << 10;
+/// Of a job that has ended, and that nobody asks about, the tables of a larger specification are on
+/// the disk alone: each holder of the job has it as a blob, too.
+pub const RESTING_SPEC_BYTES: usize = 2 << 10;
 /// The largest specification (parameters included) that a node accepts.
 pub const MAX_SPEC_BYTES: usize = 256 << 20;
 /// Bytes of a task's command, variables and output patterns together, its parameters in their
@@ -163,6 +166,10 @@ const _: () = assert!(
     MAX_NEEDS * 256 + RECORD_BATCH_BYTES < MAX_MESSAGE_BYTES
         && MAX_KINDS_BYTES * 4 < MAX_MESSAGE_BYTES,
     "an order with all that its task needs is a message, as are the kinds of a job's tasks"
+);
+const _: () = assert!(
+    RESTING_SPEC_BYTES <= INLINE_SPEC_BYTES,
+    "what no message holds is a blob"
 );
 const _: () = assert!(
     INLINE_SPEC_BYTES * 4 < MAX_MESSAGE_BYTES,

@@ -486,10 +486,10 @@ impl World {
         }
     }
 
-    /// As node/ does: a specification too large for a message is offered as a blob.
+    /// As node/ does: a specification that is not small is a blob, too.
     fn share_spec(&mut self, node: usize, spec: &Arc<JobSpec>) {
         let bytes = postcard::to_stdvec(&**spec).expect("plain data always encodes");
-        if bytes.len() > limits::INLINE_SPEC_BYTES {
+        if bytes.len() > limits::RESTING_SPEC_BYTES {
             let hash = BlobHash::of(&bytes);
             self.specs.insert(hash, spec.clone());
             self.machines[node]

@@ -45,7 +45,7 @@ pub(super) struct TaskGraph {
 impl TaskGraph {
     pub(super) fn new(spec: &JobSpec, lattice: &Lattice) -> Self {
         if lattice.is_resting() {
-            return Self::at_rest(spec);
+            return Self::at_rest(spec, lattice.tasks());
         }
         let needs = &spec.needs;
         let open = |needed: &&TaskIndex| !lattice.is_done(**needed);
@@ -63,8 +63,8 @@ impl TaskGraph {
     }
 
     /// Of a job of whose single tasks nothing is to be known: which kinds there are.
-    pub(super) fn at_rest(spec: &JobSpec) -> Self {
-        let alike = spec.work.alike(spec.task_count() as u32);
+    pub(super) fn at_rest(spec: &JobSpec, tasks: u32) -> Self {
+        let alike = spec.work.alike(tasks);
         Self {
             firsts: alike.iter().map(|tasks| tasks.start).collect(),
             ..Self::default()

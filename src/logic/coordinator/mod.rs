@@ -46,7 +46,7 @@ mod search;
 mod startup;
 mod stopping;
 
-use super::{core::Core, lattice::Lattice, timers::Timer};
+use super::{core::Core, known_spec::KnownSpec, lattice::Lattice, timers::Timer};
 use nodectl_types::{
     After, Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Record, Saved,
     TaskIndex, Time, limits, predicate::Predicate, spec::POOL_HOST_GONE,
@@ -54,7 +54,6 @@ use nodectl_types::{
 use rand::RngExt;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
@@ -149,9 +148,7 @@ pub struct Coordinator {
     epoch: u32,
     /// Of attempts that are ordered from now on: `Attempt::claim`.
     claim: u32,
-    spec: Arc<JobSpec>,
-    /// The specification fits into a message; other nodes get a larger one as a blob.
-    is_inline: bool,
+    spec: KnownSpec,
     place: Option<Predicate>,
     /// Nothing is ordered meanwhile.
     recovery: Option<recovery::Recovery>,
@@ -206,7 +203,7 @@ impl Coordinator {
     /// all.
     pub fn claim(
         core: &mut Core,
-        spec: Arc<JobSpec>,
+        spec: KnownSpec,
         lattice: &Lattice,
         head: JobHead,
         recover: bool,
@@ -216,8 +213,6 @@ impl Coordinator {
             job: head.job,
             epoch: head.epoch,
             claim,
-            is_inline: postcard::to_stdvec(&*spec)
-                .is_ok_and(|bytes| bytes.len() <= limits::INLINE_SPEC_BYTES),
             place: Predicate::parse(&spec.place).ok(),
             recovery: None,
             former: BTreeSet::new(),
@@ -272,13 +267,9 @@ impl Coordinator {
             // worth nothing. Others hear of the job when it is on this disk (`spec_written`).
             core.directory.hide(head.job);
             core.learn(head.clone());
-            coordinator.persist(
-                core,
-                vec![
-                    Record::Spec(coordinator.spec.clone()),
-                    Record::Head(head.clone()),
-                ],
-            );
+            let spec = coordinator.spec.whole();
+            let spec = spec.expect("of a new job all is here").clone();
+            coordinator.persist(core, vec![Record::Spec(spec), Record::Head(head.clone())]);
             coordinator.fetch_inputs(core, head.submitter);
         }
         coordinator.begin_graph(core, lattice);

@@ -294,11 +294,10 @@ impl Coordinator {
         if self.rows.is_some() {
             head.tasks = self.total(lattice);
         }
-        let is_whole = self.is_inline || matches!(asker, Asker::Local(_));
-        let spec = if is_whole {
-            self.spec.clone()
-        } else {
-            Arc::new(self.spec.outline())
+        let fits = self.spec.is_inline() || matches!(asker, Asker::Local(_));
+        let spec = match self.spec.whole().filter(|_| fits) {
+            Some(spec) => spec.clone(),
+            None => Arc::new(self.spec.outline()),
         };
         JobDetail {
             head,

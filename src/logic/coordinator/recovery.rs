@@ -226,7 +226,7 @@ impl Coordinator {
             }
             return true;
         }
-        if task >= self.spec.task_count() as u32 {
+        if task >= self.spec.tasks() {
             return false;
         }
         let attempts = || self.active.get(&task).into_iter().flatten();

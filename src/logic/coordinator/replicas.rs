@@ -173,7 +173,9 @@ impl Coordinator {
 
     fn offer(&self, core: &mut Core, node: NodeId) {
         let head = Box::new(self.head(core).clone());
-        let spec = self.is_inline.then(|| self.spec.clone());
+        // What is not whole here is a blob at every holder.
+        let spec = self.spec.whole().filter(|_| self.spec.is_inline());
+        let spec = spec.cloned();
         core.send(node, Message::Offer { head, spec });
     }
 

@@ -2,7 +2,7 @@
 //! the disk alone (`logic::rest`). Its coordinator keeps what it needs to look after the copies.
 
 use super::{Coordinator, graph::TaskGraph, search::Search};
-use crate::{core::Core, lattice::Lattice};
+use crate::{core::Core, known_spec::KnownSpec, lattice::Lattice};
 use rand::RngExt;
 
 impl Coordinator {
@@ -19,10 +19,11 @@ impl Coordinator {
             && !self.stopping.is_awaited()
     }
 
-    /// Gives up what it knows of single tasks, until `awaken`.
-    pub fn rest(&mut self, core: &mut Core) {
+    /// Gives up what it knows of single tasks, and perhaps of its specification, until `awaken`.
+    pub fn rest(&mut self, core: &mut Core, spec: KnownSpec) {
+        self.spec = spec;
         self.progress.rest(core.rng.random_range(1..=u32::MAX));
-        self.graph = TaskGraph::at_rest(&self.spec);
+        self.graph = TaskGraph::at_rest(&self.spec, self.spec.tasks());
         let numbers = self.orders.values().copied();
         self.used_numbers = numbers.fold(self.used_numbers, u32::max);
         self.orders.clear();
@@ -31,8 +32,9 @@ impl Coordinator {
         self.forgiven.clear();
     }
 
-    /// The cells of the job's tasks are here again.
-    pub fn awaken(&mut self, core: &Core, lattice: &Lattice) {
+    /// The cells of the job's tasks are here again, and all of its specification.
+    pub fn awaken(&mut self, core: &Core, spec: KnownSpec, lattice: &Lattice) {
+        self.spec = spec;
         self.graph = TaskGraph::new(&self.spec, lattice);
         // What was drawn is read when the job goes on: who took over at rest knows none of it.
         self.search = Search::new(&self.spec.params, self.spec.work.sweep.as_ref(), lattice);

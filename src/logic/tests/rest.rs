@@ -1,7 +1,7 @@
 //! What an ended job costs, and how its tasks are known again.
 
 use super::*;
-use nodectl_types::{Cell, JobHead};
+use nodectl_types::{BlobHash, Cell, JobHead, ParamSpace, Value};
 
 const JOB: JobId = JobId(7);
 const TASKS: u32 = 100_000;
@@ -10,6 +10,7 @@ const TASKS: u32 = 100_000;
 struct Restarted {
     state: State,
     at: Time,
+    asked_for_spec: Option<BlobHash>,
 }
 
 fn record(task: TaskIndex) -> TaskRecord {
@@ -24,17 +25,32 @@ fn record(task: TaskIndex) -> TaskRecord {
     }
 }
 
+/// Each task has parameters of its own.
+fn with_table() -> JobSpec {
+    let cells = (0..TASKS).flat_map(|task| [Value::Int(task.into()), Value::Int(7)]);
+    JobSpec {
+        params: ParamSpace::Rows {
+            columns: vec!["x".into(), "y".into()],
+            cells: cells.collect(),
+        },
+        ..(*spec()).clone()
+    }
+}
+
 impl Restarted {
     fn new() -> Self {
+        Self::with(JobSpec {
+            repeat: TASKS,
+            ..(*spec()).clone()
+        })
+    }
+
+    fn with(spec: JobSpec) -> Self {
         let config = Config {
             alone: true,
             ..config()
         };
         let mut state = State::new(Now::default(), info(1), config);
-        let spec = JobSpec {
-            repeat: TASKS,
-            ..(*spec()).clone()
-        };
         let head = JobHead {
             epoch: 1,
             phase: Phase::Done,
@@ -47,7 +63,11 @@ impl Restarted {
             state.restore(JOB, Record::Task(Arc::new(record(task))));
         }
         state.start();
-        Self { state, at: Time(1) }
+        Self {
+            state,
+            at: Time(1),
+            asked_for_spec: None,
+        }
     }
 
     /// What follows from an input, on a disk that takes everything at once.
@@ -87,6 +107,10 @@ impl Restarted {
     fn ask(&mut self) -> u64 {
         let query = Query::Job(JOB, JobQuery::Detail);
         let effects = self.turn(Input::Ask { id: 1, query });
+        self.asked_for_spec = effects.iter().find_map(|effect| match effect {
+            Effect::Disk(DiskEffect::LoadSpec { job: JOB, hash, .. }) => Some(*hash),
+            _ => None,
+        });
         let asked = effects.iter().find_map(|effect| match effect {
             Effect::Disk(DiskEffect::Recall { job: JOB, ticket }) => Some(*ticket),
             _ => None,
@@ -116,6 +140,12 @@ impl Restarted {
         let heap = self.state.copies[&JOB].lattice.memory_bytes();
         heap + self.state.coordinators[&JOB].task_bytes()
     }
+
+    /// What is in memory of the specification, encoded.
+    fn spec_bytes(&self) -> usize {
+        let spec = &*self.state.copies[&JOB].spec;
+        postcard::to_stdvec(spec).expect("plain data").len()
+    }
 }
 
 fn cells(tasks: std::ops::Range<TaskIndex>) -> Vec<(TaskIndex, Cell)> {
@@ -129,6 +159,49 @@ fn an_ended_job_costs_no_more_the_more_tasks_it_has() {
     assert!(before >= 8 * TASKS as usize, "{before}");
     node.until_it_rests();
     assert!(node.memory_bytes() < 256, "{}", node.memory_bytes());
+}
+
+#[test]
+fn an_ended_job_costs_no_more_the_larger_its_table_is() {
+    let spec = with_table();
+    let mut node = Restarted::with(spec.clone());
+    assert!(node.spec_bytes() > 4 * TASKS as usize);
+    for _ in 0..2 {
+        node.until_it_rests();
+        assert!(node.spec_bytes() < 256, "{}", node.spec_bytes());
+        assert!(node.memory_bytes() < 256, "{}", node.memory_bytes());
+        assert_eq!(node.state.copies[&JOB].spec.tasks(), TASKS);
+        let ticket = node.ask();
+        assert_eq!(node.asked_for_spec, Some(spec.hash()));
+        // Whichever comes first.
+        let loaded = |spec| Input::SpecLoaded { job: JOB, spec };
+        let early = node.turn(loaded(Ok(Arc::new(spec.clone()))));
+        assert_eq!(answers(&early), [] as [&Result<_, _>; 0]);
+        let answer = node.recalled(ticket, Ok(cells(0..TASKS)), false);
+        let Some(Ok(Answer::Job(detail))) = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!((detail.head.done, &*detail.spec), (TASKS, &spec));
+    }
+}
+
+#[test]
+fn a_table_that_cannot_be_read_is_an_error_for_who_asks() {
+    let spec = with_table();
+    let mut node = Restarted::with(spec.clone());
+    node.until_it_rests();
+    let loaded = |spec| Input::SpecLoaded { job: JOB, spec };
+    node.ask();
+    let effects = node.turn(loaded(Err("nobody has it".into())));
+    let why = "its specification cannot be read: nobody has it";
+    assert_eq!(
+        answers(&effects),
+        [&Err(QueryError::Storage(why.to_string()))]
+    );
+    let ticket = node.ask();
+    assert!(node.recalled(ticket, Ok(cells(0..TASKS)), false).is_none());
+    let effects = node.turn(loaded(Ok(Arc::new(spec))));
+    assert!(matches!(answers(&effects)[..], [Ok(Answer::Job(_))]));
 }
 
 #[test]
@@ -156,7 +229,9 @@ fn a_journal_that_cannot_be_read_is_an_error_for_who_asks() {
     let answer = node.recalled(ticket, Err("a broken disk".into()), false);
     assert_eq!(
         answer,
-        Some(Err(QueryError::Storage("a broken disk".into())))
+        Some(Err(QueryError::Storage(
+            "its journal cannot be read: a broken disk".into()
+        )))
     );
     let ticket = node.ask();
     let answer = node.recalled(ticket, Ok(cells(0..TASKS)), false);

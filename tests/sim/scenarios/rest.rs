@@ -8,13 +8,19 @@ use crate::{
 use nodectl_types::{JobId, JobQuery, Phase, Query};
 
 pub const ALL: &[Scenario] = &[
-    ("rest::questions_are_answered", questions_are_answered),
-    ("rest::a_new_replica_gets_all", a_new_replica_gets_all),
+    ("rest::questions_are_answered", || {
+        of_either_size(questions_are_answered)
+    }),
+    ("rest::a_new_replica_gets_all", || {
+        of_either_size(a_new_replica_gets_all)
+    }),
     (
         "rest::a_replica_that_was_away_has_all",
         a_replica_that_was_away_has_all,
     ),
-    ("rest::it_is_taken_over", it_is_taken_over),
+    ("rest::it_is_taken_over", || {
+        of_either_size(it_is_taken_over)
+    }),
     (
         "rest::failed_tasks_are_tried_again",
         failed_tasks_are_tried_again,
@@ -25,7 +31,7 @@ pub const ALL: &[Scenario] = &[
     ),
     (
         "rest::records_that_turned_bad_come_from_another_holder",
-        records_that_turned_bad_come_from_another_holder,
+        || of_either_size(records_that_turned_bad_come_from_another_holder),
     ),
 ];
 
@@ -49,17 +55,29 @@ fn until_it_rests(script: &mut Script, job: JobId) {
     script.until(600.0, "all copies rest", |world| all_rest(world, job));
 }
 
-/// A job of 60 tasks that rests on three of four nodes.
-fn resting() -> (Script, JobId) {
+/// A job of 60 tasks that rests on three of four nodes, also with a table of parameters that is on
+/// the disk alone then.
+fn resting(large: bool) -> (Script, JobId) {
     let mut script = Script::of(4);
     let job = script.job(JobPlan {
         files: 50,
         file_bytes: 1_000,
+        large,
         ..tasks(60, 300)
     });
     script.until_done(job);
     until_it_rests(&mut script, job);
+    let state = script.world.machines[script.coordinator(job)]
+        .state
+        .as_ref();
+    let copy = state.and_then(|state| state.copy_of(job));
+    assert!(copy.is_some_and(|copy| copy.spec.whole().is_none() == large));
     (script, job)
+}
+
+/// With a small specification and with a large one.
+fn of_either_size(scenario: fn(bool)) {
+    [false, true].into_iter().for_each(scenario);
 }
 
 fn ask(script: &mut Script, job: JobId) {
@@ -69,8 +87,8 @@ fn ask(script: &mut Script, job: JobId) {
         .put(coordinator, QUESTION, Query::Job(job, JobQuery::Detail));
 }
 
-fn questions_are_answered() {
-    let (mut script, job) = resting();
+fn questions_are_answered(large: bool) {
+    let (mut script, job) = resting(large);
     let coordinator = script.coordinator(job);
     for _ in 0..2 {
         ask(&mut script, job);
@@ -83,8 +101,8 @@ fn questions_are_answered() {
     script.decay(job);
 }
 
-fn a_new_replica_gets_all() {
-    let (mut script, job) = resting();
+fn a_new_replica_gets_all(large: bool) {
+    let (mut script, job) = resting(large);
     let (lost, new) = (script.replicas(job)[0], script.others(job)[0]);
     script.lose(lost);
     script.until(60.0, "another replica has all", |world| {
@@ -124,8 +142,8 @@ fn take_over(script: &mut Script, job: JobId) -> (usize, usize) {
 }
 
 /// Nobody reads anything: counts and digests say that nothing differs.
-fn it_is_taken_over() {
-    let (mut script, job) = resting();
+fn it_is_taken_over(large: bool) {
+    let (mut script, job) = resting(large);
     let replicas = script.replicas(job);
     script.restart(replicas[1], 0.5);
     until_it_rests(&mut script, job);
@@ -190,8 +208,8 @@ fn drawn_parameters_outlive_a_takeover() {
     script.settle();
 }
 
-fn records_that_turned_bad_come_from_another_holder() {
-    let (mut script, job) = resting();
+fn records_that_turned_bad_come_from_another_holder(large: bool) {
+    let (mut script, job) = resting(large);
     let (coordinator, replica) = (script.coordinator(job), script.replicas(job)[0]);
     for task in 0..8 {
         let disk = &mut script.world.machines[coordinator].disk;
