@@ -11,7 +11,7 @@ import pickle
 import socket
 import struct
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, List, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Deque, Dict, Iterator, List, Sequence, Tuple, Union
 
 INIT, UPDATE, RUN = 1, 2, 3
 DONE, FAILED, UPDATE_FAILED = 19, 20, 21
@@ -214,8 +214,8 @@ class _ClassKeeper(pickle.Unpickler):
 
     def __init__(self, file: Any, *, buffers: Any) -> None:
         super().__init__(file, buffers=buffers)
-        # Those that were here before.
-        self._own: Set[int] = set()
+        # Those that were here before, by their ids. Held: a class that is collected meanwhile would be made anew, and lack its state.
+        self._own: Dict[int, type] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
@@ -229,11 +229,10 @@ class _ClassKeeper(pickle.Unpickler):
         from cloudpickle.cloudpickle import _DYNAMIC_CLASS_TRACKER_BY_ID
 
         # The tracker's id is the argument before the last.
-        is_own = args[-2] in _DYNAMIC_CLASS_TRACKER_BY_ID
-        made = make(*args)
-        if is_own:
-            self._own.add(id(made))
-        return made
+        own = _DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
+        if own is not None:
+            self._own[id(own)] = own
+        return make(*args)
 
 
 def loads(payload: Any) -> Any:

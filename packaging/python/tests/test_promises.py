@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import gc
 import importlib
 import itertools
 import linecache
@@ -19,6 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 import cloudpickle
 
 import nodectl
+from nodectl import _frames
 
 from .test_pool import Base
 
@@ -381,6 +383,43 @@ class Promises(Base):
         found = executor.submit(widened, Slotted(2)).result(30)
         self.assertIs(type(found), Wider)
         self.assertEqual((found.both(), found.y), ((2, -2, False), 3))
+
+    def test_classes_whose_last_copy_is_collected_meanwhile_are_whole(self):
+        def collect_first():
+            """Garbage goes right before a class is made."""
+            import cloudpickle.cloudpickle as module
+
+            make = module._make_skeleton_class
+
+            def collecting(*args):
+                gc.collect()
+                return make(*args)
+
+            collecting.__module__ = make.__module__
+            gc.disable()
+            module._make_skeleton_class = collecting
+            return make
+
+        def instance():
+            class Local:
+                def method(self):
+                    return 7
+
+            return Local()
+
+        executor = self.executor(max_workers=1)
+        executor.submit(lambda: collect_first() and None).result(30)
+        local = instance()
+        for function in [lambda given: given.method(), lambda given: given.method() + 0]:
+            self.assertEqual(executor.submit(function, local).result(30), 7)
+        payload = cloudpickle.dumps(local)
+        make = collect_first()
+        try:
+            del local
+            self.assertEqual(_frames.loads(payload).method(), 7)
+        finally:
+            gc.enable()
+            cloudpickle.cloudpickle._make_skeleton_class = make
 
     def test_named_tuples_are_what_they_were(self):
         class Point(typing.NamedTuple):

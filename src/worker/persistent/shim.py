@@ -598,7 +598,8 @@ class ClassKeeper(pickle.Unpickler):
 
     def __init__(self, file, buffers):
         super().__init__(file, buffers=buffers)
-        self.known = set()
+        # By their ids. Held: a class that is collected meanwhile would be made anew, and lack its state.
+        self.known = {}
 
     def find_class(self, module, name):
         found = super().find_class(module, name)
@@ -610,11 +611,10 @@ class ClassKeeper(pickle.Unpickler):
 
     def skeleton(self, make, args):
         # The tracker's id is the argument before the last.
-        is_known = args[-2] in sys.modules[make.__module__]._DYNAMIC_CLASS_TRACKER_BY_ID
-        made = make(*args)
-        if is_known:
-            self.known.add(id(made))
-        return made
+        known = sys.modules[make.__module__]._DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
+        if known is not None:
+            self.known[id(known)] = known
+        return make(*args)
 
 
 def unpickle(data, buffers=()):
