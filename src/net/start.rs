@@ -57,7 +57,7 @@ struct NetInner {
 /// What of this node's disk others may have.
 pub struct NetBlobs {
     pub blobs: Arc<dyn Blobs>,
-    /// Those that are here for a while.
+    /// Blobs that calls of pools need for a while.
     pub kept: Arc<dyn Blobs>,
 }
 

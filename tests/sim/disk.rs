@@ -51,7 +51,7 @@ pub struct Disk {
     pub partial: BTreeMap<JobId, Vec<Record>>,
     /// Tasks whose records turned bad under a running node.
     rotten: BTreeSet<(JobId, TaskIndex)>,
-    /// Those of them that a read has found.
+    /// Rotten records that a read has found.
     found: BTreeSet<(JobId, TaskIndex)>,
     /// Some journal was damaged: what it named is not all known.
     was_damaged: bool,

@@ -28,7 +28,7 @@ enum WorkerSays {
     Ready,
     Done(u64),
     Gone {
-        /// Its node says how its process ended.
+        /// The node says how the worker ended.
         told: bool,
     },
 }
