@@ -81,6 +81,20 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Makes processes whose parents have ended, of whichever task, children of this one.
+fn adopt_orphans() -> io::Result<()> {
+    match rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
+        // Kernels know this since 3.4, some emulators of one do not (qemu-user 7).
+        Err(rustix::io::Errno::INVAL) => {
+            tell!(
+                "nodectl supervise: orphans cannot be adopted here: what a task starts in a session of its own may outlive it"
+            );
+            Ok(())
+        }
+        result => result.map_err(io::Error::from),
+    }
+}
+
 struct Supervisor {
     socket: File,
     inbox: Inbox,
@@ -101,7 +115,7 @@ impl Supervisor {
             .map_err(|_| io::Error::other("standard input is no socket"))?;
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
         spawn::close_others()?;
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        adopt_orphans()?;
         let child_ended = spawn::child_signal_fd()?;
         Ok(Self {
             socket: socket.into(),
