@@ -12,7 +12,12 @@ fn even_job(dir: &Path, name: &str, more: &str) -> PathBuf {
 
 /// Each frame has its own pattern, and each is in the mean once.
 fn assert_each_frame_once(file: &Path, frames: usize) {
-    let data = read(file, "entry/result/data");
+    assert_each_frame_once_in(file, "", frames);
+}
+
+/// `region`: what the names of its groups end in.
+fn assert_each_frame_once_in(file: &Path, region: &str, frames: usize) {
+    let data = read(file, &format!("entry/result{region}/data"));
     assert_eq!(data.info.shape, [frames as u64, 30]);
     for (frame, pattern) in f32s(&data).chunks(30).enumerate() {
         let value = f32::from(count_of(frame));
@@ -22,13 +27,17 @@ fn assert_each_frame_once(file: &Path, frames: usize) {
             "frame {frame}: {pattern:?}"
         );
     }
-    let norm: f64 = f64s(&read(file, "entry/sums/norm")).iter().sum();
+    let sum_of = |name: &str| -> f64 {
+        let values = read(file, &format!("entry/sums{region}/{name}"));
+        f64s(&values).iter().sum()
+    };
+    let norm = sum_of("norm");
     let pixels = (FRAME[0] * FRAME[1] * frames) as f64;
     assert!(
         (norm - pixels).abs() < 1e-3 * pixels,
         "{norm} pixels for {pixels}"
     );
-    let signal: f64 = f64s(&read(file, "entry/sums/signal")).iter().sum();
+    let signal = sum_of("signal");
     let expected: f64 = (0..frames)
         .map(|frame| f64::from(count_of(frame)))
         .sum::<f64>()
@@ -147,11 +156,15 @@ fn a_killed_node_goes_on_where_it_was() {
     let dir = lab(&cluster, &[]);
     even_frames(&dir, "even.h5", FRAMES);
     let out = cluster.dir.path().join("patterns");
-    let file = even_job(
-        &dir,
-        "killed",
-        &format!("datasets = \"even.h5\"\nstrategy = \"whole\"\noutput = {out:?}"),
+    // So many patterns of each frame that most are to be made after 2 s, when the first are kept.
+    let regions: Vec<String> = (0..30)
+        .map(|region| format!("{{ name = \"r{region}\" }}"))
+        .collect();
+    let regions = regions.join(", ");
+    let more = format!(
+        "datasets = \"even.h5\"\nstrategy = \"whole\"\noutput = {out:?}\nregions = [{regions}]"
     );
+    let file = even_job(&dir, "killed", &more);
     let id = cluster.submit(0, &file);
     let finished = || -> Vec<PathBuf> {
         let entries = fs::read_dir(out.join("even.parts"))
@@ -169,7 +182,7 @@ fn a_killed_node_goes_on_where_it_was() {
     wait_until(LATER, "some frames are finished", || !finished().is_empty());
     cluster.kill9(0);
     let part = &finished()[0];
-    let numbers = read(part, "entry/result/frame");
+    let numbers = read(part, "entry/result_r0/frame");
     let numbers: Vec<u64> = numbers
         .bytes
         .as_chunks::<8>()
@@ -179,7 +192,7 @@ fn a_killed_node_goes_on_where_it_was() {
         .collect();
     for (frame, pattern) in numbers
         .iter()
-        .zip(f32s(&read(part, "entry/result/data")).chunks(30))
+        .zip(f32s(&read(part, "entry/result_r0/data")).chunks(30))
     {
         assert!(
             (pattern[10] - f32::from(count_of(*frame as usize))).abs() < 1.0,
@@ -189,7 +202,7 @@ fn a_killed_node_goes_on_where_it_was() {
     cluster.restart(0);
     assert_eq!(cluster.wait_end(0, &id), "done");
     let into = fetch(&cluster, 0, &id);
-    assert_each_frame_once(&into.join("0/even.h5"), FRAMES);
+    assert_each_frame_once_in(&into.join("0/even.h5"), "_r0", FRAMES);
     let integrated = read_results(&into)[&0]["value"]["integrated"]
         .as_u64()
         .expect("a number");
