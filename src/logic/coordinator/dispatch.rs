@@ -404,7 +404,7 @@ impl Coordinator {
                 _ => None,
             })
             .filter(|(elapsed, task, _)| *elapsed > STRAGGLER_MIN && among.contains(task))
-            .filter(|(_, task, _)| !self.results.is_settling(*task))
+            .filter(|(_, task, _)| !self.results.is_coming(*task))
             .collect();
         if !slow.is_empty() {
             let median = self.progress.pace.median();

@@ -272,7 +272,7 @@ impl Coordinator {
             && self.graph.is_ready(task)
             && self.has_row(task)
             && !self.active.contains_key(&task)
-            && !self.results.is_settling(task)
+            && !self.results.is_coming(task)
     }
 
     /// Orders tasks that differ in what they hold: kind by kind, as many as fit beside what each

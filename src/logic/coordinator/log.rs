@@ -232,6 +232,7 @@ impl Coordinator {
         }
         self.confirm_voters(core, lattice);
         self.open_rows(core, lattice, end);
+        self.ask_tellers(core);
     }
 
     /// What may not have counted is to count more than what others may have in its place.
@@ -338,7 +339,7 @@ impl Coordinator {
     }
 
     /// If its tasks have an order, all of it that counts is known. Until then nothing is taken from
-    /// nodes, which report it again: their records lack the keys of rows.
+    /// nodes, which report it again (`results::told`): their records lack the keys of rows.
     pub(super) fn has_order(&self) -> bool {
         self.log.as_ref().is_none_or(|log| log.open)
     }

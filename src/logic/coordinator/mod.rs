@@ -414,6 +414,7 @@ impl Coordinator {
         self.compare_orders(core);
         self.review_recovery(core);
         self.ask_those_awaited(core);
+        self.review_told(core, lattice);
         self.end_recovery_if_heard(core, lattice);
         self.recruit(core);
         self.remind_replicas(core);

@@ -232,7 +232,7 @@ impl Coordinator {
         let attempts = || self.active.get(&task).into_iter().flatten();
         let is_surplus = match running {
             true => attempts().filter(|active| active.started.is_some()).count() > MOST_ATTEMPTS,
-            false => attempts().next().is_some() || self.results.is_settling(task),
+            false => attempts().next().is_some() || self.results.is_coming(task),
         };
         if is_surplus {
             return false;

@@ -3,6 +3,7 @@
 
 mod files;
 mod handover;
+mod told;
 
 use super::Coordinator;
 use crate::{
@@ -108,6 +109,8 @@ pub struct ResultPipeline {
     settling: BTreeMap<TaskIndex, Settling>,
     /// Results that others have of tasks whose files are awaited: if they do not come, these count.
     spare: BTreeMap<TaskIndex, (NodeId, Arc<TaskRecord>)>,
+    /// Ends that were told and could not be taken in yet.
+    told: told::Told,
 }
 
 /// Records of one task on their way.
@@ -276,45 +279,6 @@ impl Coordinator {
         lattice.cell(task).join(self.results.expected(task))
     }
 
-    /// News from a node.
-    pub fn report(
-        &mut self,
-        core: &mut Core,
-        lattice: &Lattice,
-        from: NodeId,
-        finished: Vec<Arc<TaskRecord>>,
-        free: u32,
-    ) {
-        let now = core.mono();
-        if let Some(work) = self.nodes.get_mut(&from) {
-            work.free = Some((free, now));
-        }
-        let mut known: Vec<Try> = Vec::new();
-        for record in finished {
-            let key = (record.task, record.attempt);
-            // In place of a result that is lost another one will do.
-            let is_wanted = record.is_done() && lattice.is_unread(record.task);
-            let is_over =
-                matches!(lattice.cell(record.task), Cell::Done(_) | Cell::Cancelled) && !is_wanted;
-            if record.task >= lattice.tasks() || is_over {
-                self.drop_active(from, key.0, key.1);
-                // What only this node has beside the one that tells of it is not safe yet: that one
-                // will tell of it again.
-                if self.is_confirmed(core) || !matches!(lattice.cell(record.task), Cell::Done(_)) {
-                    known.push(key);
-                }
-            } else if self.results.decides(&record) {
-                self.results.note_told(from, record, now);
-            } else if !self.results.is_full() && self.has_order() {
-                self.accept(core, lattice, from, record);
-            }
-        }
-        if !known.is_empty() {
-            let job = self.job;
-            core.send(from, Message::ReportKept { job, tasks: known });
-        }
-    }
-
     fn accept(
         &mut self,
         core: &mut Core,
@@ -323,6 +287,7 @@ impl Coordinator {
         mut record: Arc<TaskRecord>,
     ) {
         let (task, attempt) = (record.task, record.attempt);
+        self.results.told.remove(task);
         if !record.is_done() && self.is_old_failure(lattice, from, &record) {
             self.drop_active(from, task, attempt);
             if !lattice.has_ended(task, self.failure_limit(core)) {

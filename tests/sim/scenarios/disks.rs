@@ -29,6 +29,10 @@ pub const ALL: &[Scenario] = &[
         "disks::what_a_rival_is_writing_is_no_copy",
         what_a_rival_is_writing_is_no_copy,
     ),
+    (
+        "disks::what_cannot_be_taken_in_yet_is_not_done_again",
+        what_cannot_be_taken_in_yet_is_not_done_again,
+    ),
 ];
 
 pub fn a_coordinator_whose_disk_stays_full_hands_over() {
@@ -128,4 +132,20 @@ pub fn what_a_rival_is_writing_is_no_copy() {
         script.run(20.0);
         script.settle();
     }
+}
+
+/// As much as may be on its way waits for replicas whose disks are full: what is told meanwhile is
+/// not taken in.
+pub fn what_cannot_be_taken_in_yet_is_not_done_again() {
+    let mut script = Script::of(3);
+    let job = script.job(crate::plan::JobPlan {
+        text: 60_000,
+        ..tasks(1_500, 50)
+    });
+    for replica in script.replicas(job) {
+        script.full(replica, 15.0);
+    }
+    script.run(20.0);
+    script.settle();
+    assert_eq!(script.world.statistics.repeated, 0, "tasks are done again");
 }

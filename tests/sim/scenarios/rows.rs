@@ -24,6 +24,10 @@ pub const ALL: &[Scenario] = &[
         "rows::one_is_cancelled_before_it_is_read",
         one_is_cancelled_before_it_is_read,
     ),
+    (
+        "rows::what_was_told_before_the_order_was_known_is_not_done_again",
+        what_was_told_before_the_order_was_known_is_not_done_again,
+    ),
 ];
 
 const ROWS: u32 = 200;
@@ -118,6 +122,20 @@ pub fn one_is_cancelled_before_it_is_read() {
         script.cancel_tasks(job, vec![30, 31, 32]);
         script.run(0.5);
         script.start(1);
+        script.until_done(job);
+        script.settle();
+    }
+}
+
+/// The coordinator is away, and a voter's disk is full. Whoever takes the job over is told of ends
+/// long before it knows the order of the rows.
+pub fn what_was_told_before_the_order_was_known_is_not_done_again() {
+    for seed in 1..=10 {
+        let mut script = Script::seeded(3, seed);
+        let job = script.job(open(3_000));
+        until_added(&mut script, job, 40);
+        script.full(script.replicas(job)[0], 14.0);
+        script.restart(script.coordinator(job), 30.0);
         script.until_done(job);
         script.settle();
     }

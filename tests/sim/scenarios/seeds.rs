@@ -71,6 +71,10 @@ const SEEDS: &[(u64, &str)] = &[
         742836,
         "what was lost stood in the way of an end that counts less, and was asked for for ever",
     ),
+    (
+        750319,
+        "what was told before the order of rows was known was done again",
+    ),
 ];
 
 pub fn that_have_shown_something() {
