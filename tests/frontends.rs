@@ -7,8 +7,9 @@ mod common;
 
 use common::{
     LATER, SOON,
-    cluster::{Cluster, Discovery},
+    cluster::{Cluster, Discovery, both},
     job::has_ended,
+    output_within,
     python::{COMPILED, keep_compiled, pass_suite},
     wait_until,
 };
@@ -47,6 +48,20 @@ fn frontends(module: &str, arguments: &[&str]) -> Option<Command> {
 fn passes(suite: &str) {
     if let Some(mut command) = frontends("tests.frontends", &[suite]) {
         pass_suite(&mut command);
+    }
+}
+
+#[test]
+fn the_package_is_typed_as_strictly_as_it_says() {
+    let cache = tempfile::tempdir().expect("a temporary directory");
+    let arguments = [
+        "--cache-dir",
+        cache.path().to_str().expect("a name"),
+        "nodectl",
+    ];
+    if let Some(mut command) = frontends("mypy", &arguments) {
+        let output = output_within(LATER, &mut command);
+        assert!(output.status.success(), "{}", both(&output));
     }
 }
 

@@ -8,7 +8,7 @@ from ._node import binary
 
 if __name__ == "__main__":
     try:
-        program = binary()
-    except NodeError as error:
-        sys.exit(str(error))
-    os.execv(program, [program, *sys.argv[1:]])
+        _program = binary()
+    except NodeError as _error:
+        sys.exit(str(_error))
+    os.execv(_program, [_program, *sys.argv[1:]])

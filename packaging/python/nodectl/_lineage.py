@@ -28,10 +28,10 @@ class Lineage:
     __slots__ = ("name", "call", "needs", "options")
 
     def __init__(self, name: str, call: Pickled, needs: Dict[str, Any], options: Any) -> None:
-        self.name = name
-        self.call = call
+        self.name: str = name
+        self.call: Pickled = call
         self.needs: Dict[str, Union[_Past, Any]] = needs
-        self.options = options
+        self.options: Any = options
 
     def forget_futures(self) -> None:
         """The call is done. Of what nothing can make again the futures are held on."""

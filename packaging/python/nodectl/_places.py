@@ -32,10 +32,10 @@ class Place:
 
     def __init__(self, content: Optional[bytes], hash: str, size: int, origin: str, released: "Optional[Released]") -> None:
         #: What there is of it, if that is short; else the hash of its blob, its bytes, and the node that has made it.
-        self.content = content
-        self.hash = hash
-        self.size = size
-        self.origin = origin
+        self.content: Optional[bytes] = content
+        self.hash: str = hash
+        self.size: int = size
+        self.origin: str = origin
         self.keepers: Set[Keeper] = set()
         self._released = released
 

@@ -20,8 +20,8 @@ try:
     from dask._task_spec import convert_legacy_graph
     from dask.core import flatten
     from dask.order import order
-except ImportError as error:
-    raise needed("nodectl.dask", "dask", error) from None
+except ImportError as _error:
+    raise needed("nodectl.dask", "dask", _error) from None
 
 
 def get(dsk: Any, keys: Any, **options: Any) -> Any:
@@ -35,7 +35,7 @@ def get(dsk: Any, keys: Any, **options: Any) -> Any:
     for key in sorted(nodes, key=places.__getitem__):
         node = nodes[key]
         calls[key] = graph.call(node, {needed_key: calls[needed_key] for needed_key in node.dependencies})
-    wanted: List[Any] = list(flatten(keys)) if isinstance(keys, list) else [keys]
+    wanted: List[Any] = list(flatten(keys)) if isinstance(keys, list) else [keys]  # type: ignore[no-untyped-call, unused-ignore]
     found = graph.run(*[calls[key] for key in wanted])
     results = dict(zip(wanted, [found] if len(wanted) == 1 else found))
     return _nested(keys, results)

@@ -21,8 +21,8 @@ try:
     from ewokscore.engine_interface import WorkflowEngine
     from ewokscore.graph import analysis, graph_io
     from ewokscore.inittask import add_dynamic_inputs, instantiate_task
-except ImportError as error:
-    raise needed("nodectl.ewoks", "ewokscore", error) from None
+except ImportError as _error:
+    raise needed("nodectl.ewoks", "ewokscore", _error) from None
 
 
 class NodectlEngine(WorkflowEngine):  # type: ignore[misc, unused-ignore]

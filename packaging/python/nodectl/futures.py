@@ -40,8 +40,8 @@ from ._sizes import size
 
 try:
     import cloudpickle
-except ImportError as error:
-    raise needed("nodectl.remote", "cloudpickle", error) from None
+except ImportError as _error:
+    raise needed("nodectl.remote", "cloudpickle", _error) from None
 
 from . import _places
 from ._lineage import Lineage, Pickled
@@ -72,7 +72,7 @@ class _Options(NamedTuple):
     retries: int
 
 
-class Future(concurrent.futures.Future):  # type: ignore[type-arg]
+class Future(concurrent.futures.Future[Any]):
     """The result of a call, or a value that was scattered. Done when the result is on the nodes; `result` brings it here.
 
     All that the standard library does with futures can be done with these: `wait`, `as_completed`, `add_done_callback`."""
@@ -226,8 +226,8 @@ class _Workers:
     def __init__(self, options: _Options) -> None:
         wanted = options._asdict()
         del wanted["retries"]
-        self.pool = _CallPool(RemoteCaller, **wanted, retries=0, name="futures")
-        self.engine = self.pool._engine
+        self.pool: _CallPool = _CallPool(RemoteCaller, **wanted, retries=0, name="futures")
+        self.engine: Any = self.pool._engine
         self._lock = threading.Lock()
         # Digests of functions that went with a call, and of those that workers keep.
         self._seen: Set[bytes] = set()
@@ -265,23 +265,27 @@ class _CallPool(Pool[RemoteCaller]):
 class _Attempt:
     """A call on its way to a worker and back, as a pool's engine knows it."""
 
-    is_future = wants_start = True
-    changed = False
+    is_future: bool = True
+    wants_start: bool = True
+    changed: bool = False
 
     def __init__(self, session: "_Session", future: Future, given: Dict[str, Place], workers: _Workers) -> None:
-        self.session, self.future, self.given, self.engine = session, future, given, workers.engine
+        self.session: _Session = session
+        self.future: Future = future
+        self.given: Dict[str, Place] = given
+        self.engine: Any = workers.engine
         made_by = future._made_by
         assert made_by is not None, "what is scattered is done"
-        self.made_by = made_by
+        self.made_by: Lineage = made_by
         #: The node of its worker, once it has one.
-        self.node = ""
-        self.near = _places.near(given.values())
+        self.node: str = ""
+        self.near: Dict[str, int] = _places.near(given.values())
         call = made_by.call
         places = [(name, place.content, place.hash, place.nodes()) for name, place in given.items()]
         whole = call.digest, workers.to_send(call), pickle.PickleBuffer(call.arguments), places
         buffers: List[Any] = []
         data = pickle.dumps((whole, {}), 5, buffer_callback=in_band(buffers))
-        self.id = 0
+        self.id: int = 0
         future._attempt = self
         self.id = self.engine.add(self, [(0, with_buffers(data, buffers))])
         if future.cancelled():
@@ -317,7 +321,7 @@ class _Session:
 
     def __init__(self) -> None:
         _refuse_in_calls()
-        self.node, _ = _jobs.open_node()
+        self.node: str = _jobs.open_node()[0]
         self._id: str = _jobs.again(lambda: _node.request(self.node, "GET", "/v1/node"))["id"]
         self._released = _places.Released()
         self._numbers = itertools.count()

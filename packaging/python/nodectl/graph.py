@@ -25,8 +25,8 @@ from ._upload import upload
 
 try:
     import cloudpickle
-except ImportError as error:
-    raise needed("nodectl.Graph", "cloudpickle", error) from None
+except ImportError as _error:
+    raise needed("nodectl.Graph", "cloudpickle", _error) from None
 
 _WAIT_MS = 8000
 CALLS, SCRIPT = "graph.calls", "graph_call.py"
@@ -62,7 +62,7 @@ class Call:
         return "<call %s>" % self.name
 
 
-class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
     """Pickles a call. `name_of` has the name of the task whose result a value stands for, if it does."""
 
     def __init__(self, file: Any, name_of: Callable[[Any], Optional[str]]) -> None:
@@ -126,7 +126,7 @@ class Graph:
             return value.name
 
         try:
-            Pickler(self._calls, name_of).dump((function, args, kwargs))
+            _Pickler(self._calls, name_of).dump((function, args, kwargs))
         except BaseException:
             self._calls.truncate(at)
             raise

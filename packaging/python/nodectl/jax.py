@@ -15,8 +15,8 @@ from ._errors import needed
 
 try:
     import jax
-except ImportError as error:
-    raise needed("nodectl.jax", "jax", error) from None
+except ImportError as _error:
+    raise needed("nodectl.jax", "jax", _error) from None
 import numpy as np
 
 from .params import ParameterServer

@@ -29,8 +29,8 @@ from .pool import Pool
 
 try:
     from joblib.parallel import AutoBatchingMixin, FallbackToBackend, ParallelBackendBase, SequentialBackend, register_parallel_backend
-except ImportError as error:
-    raise needed("nodectl.joblib", "joblib", error) from None
+except ImportError as _error:
+    raise needed("nodectl.joblib", "joblib", _error) from None
 
 _IDLE_SECONDS = 300.0
 # How long the first worker may take to start before there are said to be as many as nodes have cores.

@@ -34,8 +34,8 @@ try:
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.storages.journal import BaseJournalBackend
     from optuna.trial import FrozenTrial, Trial, TrialState
-except ImportError as error:
-    raise needed("nodectl.optuna", "optuna", error) from None
+except ImportError as _error:
+    raise needed("nodectl.optuna", "optuna", _error) from None
 
 Callback = Callable[[Any, FrozenTrial], None]
 #: Names and values of parameters, in the order in which a trial asked for them; no values of those that are `float`.
@@ -54,7 +54,7 @@ class JournalBackend(BaseJournalBackend):
     """
 
     def __init__(self, name: str) -> None:
-        self.log = Log(name)
+        self.log: Log = Log(name)
         # Where the logs that were read last end: their number, and that of the next entry.
         self._read = (0, 0)
 

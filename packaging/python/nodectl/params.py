@@ -33,8 +33,8 @@ from ._errors import NodeError, needed
 
 try:
     import numpy as np
-except ImportError as error:
-    raise needed("nodectl.params", "numpy", error) from None
+except ImportError as _error:
+    raise needed("nodectl.params", "numpy", _error) from None
 
 from . import _safetensors
 

@@ -21,8 +21,8 @@ try:
     from parsl.executors.base import ParslExecutor
     from parsl.executors.errors import InvalidResourceSpecification
     from parsl.utils import RepresentationMixin
-except ImportError as error:
-    raise needed("nodectl.parsl", "parsl", error) from None
+except ImportError as _error:
+    raise needed("nodectl.parsl", "parsl", _error) from None
 
 
 class NodectlExecutor(ParslExecutor, RepresentationMixin):  # type: ignore[misc, unused-ignore]

@@ -21,8 +21,8 @@ from ._errors import NodeError, needed
 
 try:
     from submitit.core import core, job_environment, logger, utils
-except ImportError as error:
-    raise needed("nodectl.submitit", "submitit", error) from None
+except ImportError as _error:
+    raise needed("nodectl.submitit", "submitit", _error) from None
 
 # What a process ends with that is to be started again from its checkpoint.
 _AGAIN = 144
@@ -42,7 +42,7 @@ class NodectlInfoWatcher(core.InfoWatcher):  # type: ignore[misc, unused-ignore]
         self._results: Dict[str, _jobs.Results] = {}
 
     def get_state(self, job_id: str, mode: str = "standard") -> str:
-        return self.get_info(job_id, mode).get("State", "UNKNOWN")
+        return str(self.get_info(job_id, mode).get("State", "UNKNOWN"))
 
     def clear(self) -> None:
         super().clear()
@@ -82,7 +82,7 @@ class NodectlInfoWatcher(core.InfoWatcher):  # type: ignore[misc, unused-ignore]
 class NodectlJob(core.Job[core.R]):  # type: ignore[misc, unused-ignore]
     """A task of a job of the cluster."""
 
-    watcher = NodectlInfoWatcher()
+    watcher: NodectlInfoWatcher = NodectlInfoWatcher()
 
     def done(self, force_check: bool = False) -> bool:
         # The node is on this machine: asking costs nothing.
@@ -147,7 +147,7 @@ class NodectlExecutor(core.PicklingExecutor):  # type: ignore[misc, unused-ignor
 
     def __init__(self, folder: Any, max_num_timeout: int = 3, max_pickle_size_gb: float = 1.0, python: Optional[str] = None) -> None:
         super().__init__(folder, max_num_timeout=max_num_timeout, max_pickle_size_gb=max_pickle_size_gb)
-        self.python = shlex.quote(sys.executable) if python is None else python
+        self.python: str = shlex.quote(sys.executable) if python is None else python
         utils.JobPaths.get_first_id_independent_folder(self.folder).mkdir(parents=True, exist_ok=True)
 
     @classmethod
@@ -298,6 +298,6 @@ def main(arguments: List[str]) -> int:
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
+    _status = main(sys.argv[1:])
     # Of one that a signal ended, as shells say it.
-    sys.exit(128 - status if status < 0 else status)
+    sys.exit(128 - _status if _status < 0 else _status)

@@ -26,8 +26,8 @@ from ._errors import needed
 
 try:
     import torch
-except ImportError as error:
-    raise needed("nodectl.torch", "torch", error) from None
+except ImportError as _error:
+    raise needed("nodectl.torch", "torch", _error) from None
 
 from .params import _ALIGNMENT, ParameterServer
 
