@@ -103,7 +103,7 @@ fn what_is_not_on_the_disk_is_not_said_to_be_done() {
         .map(|name| cluster.data_dir(0).join(name))
         .into();
     for path in &blocked {
-        // It may have been written before.
+        // What an earlier command wrote may be there.
         let _ = fs::remove_file(path);
         fs::create_dir_all(path.join("in the way")).expect("the directory is ours");
     }
@@ -127,7 +127,7 @@ fn what_is_not_on_the_disk_is_not_said_to_be_done() {
             "{arguments:?}: {told}"
         );
     }
-    // It holds all the same, and is written when the disk is well again.
+    // What was said holds all the same, and is written when the disk is well again.
     assert_eq!(closed(&cluster, "n0").as_deref(), Some("drained"));
     for path in &blocked {
         fs::remove_dir_all(path).expect("the directory is ours");

@@ -16,6 +16,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "packaging", "python")
 sys.path.insert(0, HERE)
 
 import params  # noqa: E402
@@ -69,15 +70,14 @@ def run(program, job, directory):
 def pool(program):
     """Seconds of 10,000 tasks that do nothing, and of 500 that return 1 MB, on two workers."""
     with tempfile.TemporaryDirectory() as home:
-        path = os.path.join(os.path.dirname(os.path.dirname(HERE)), "packaging", "python")
-        env = dict(os.environ, NODECTL=program, NODECTL_NODE__DATA_DIR=home, PYTHONPATH=path)
+        env = dict(os.environ, NODECTL=program, NODECTL_NODE__DATA_DIR=home, PYTHONPATH=PACKAGE)
         ran = subprocess.run([sys.executable, "-c", POOL], env=env, stdout=subprocess.PIPE, check=True)
         return json.loads(ran.stdout)
 
 
 def parameters(program):
     """Seconds a GB of a push, and of a pull, of parameter servers on this machine."""
-    os.environ["PYTHONPATH"] = os.path.join(os.path.dirname(os.path.dirname(HERE)), "packaging", "python")
+    os.environ["PYTHONPATH"] = PACKAGE
     found = params.on_one_machine(program, 10)
     return [1 / statistics.median(found[name][0]) for name in ("push", "pull")]
 

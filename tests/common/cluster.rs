@@ -275,7 +275,7 @@ impl Cluster {
         self.api(number).get(path, NEVER).ok()
     }
 
-    /// The same; panics, saying why, if there is no answer.
+    /// What a node's API answers where one looks; panics, saying why, if there is no answer.
     pub fn answer(&self, number: usize, path: &str) -> Value {
         let answer = self.api(number).get(path, NEVER);
         answer.unwrap_or_else(|failure| panic!("n{number}: {path}: {}", failure.text))
