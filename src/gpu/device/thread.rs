@@ -560,6 +560,7 @@ fn write(stage: &StagingPiece, bytes: &[u8]) -> Result<(), DeviceError> {
 fn land(landings: &Receiver<Landing>, failure: &DeviceFailure, learned: &Learned) {
     let mut read = Vec::new();
     let mut last_end: Option<Instant> = None;
+    let mut is_lost = false;
     for Landing {
         point,
         submitted,
@@ -570,13 +571,16 @@ fn land(landings: &Receiver<Landing>, failure: &DeviceFailure, learned: &Learned
         let now = Instant::now();
         let began = last_end.map_or(submitted, |end| end.max(submitted));
         last_end = Some(now);
-        learn(&flight, now - began, ended.is_ok(), learned);
-        let ended = ended.map_err(|error| {
-            let error = error.ended_by(&flight.commands.name(), now - began);
-            failure.set(error.clone());
-            error
-        });
-        let verdict = ended.and_then(|()| failure.verdict());
+        // What was on its way behind a submission that lost the device has not run: it says nothing
+        // of its kernels, and whoever waits for it is told of the submission that did.
+        if !is_lost {
+            learn(&flight, now - began, ended.is_ok(), learned);
+        }
+        if let Err(error) = ended {
+            is_lost = true;
+            failure.set(error.ended_by(&flight.commands.name(), now - began));
+        }
+        let verdict = failure.verdict();
         match flight.then {
             AfterSubmission::Nothing => {}
             AfterSubmission::Answer(reply) => drop(reply.try_send(verdict)),

@@ -244,6 +244,35 @@ fn a_lost_device_says_what_ran_and_the_kernel_is_cut_smaller_next_time() {
     assert!(long.contains("the driver's watchdog"), "{long}");
 }
 
+/// The first submission that failed ran; what was on its way behind it did not, and has no say.
+#[test]
+fn the_submission_that_lost_the_device_is_the_one_that_is_told_and_blamed() {
+    let driver = Arc::new(Loses::default());
+    let Some(_alone) = Fixture::new() else { return };
+    let mut opened = open::open(Wanted::Best, &OPTIONS).unwrap();
+    opened.driver = driver.clone();
+    let device = Device::start(opened, &OPTIONS).unwrap();
+    let recording = run_slow(&device, [505, 1, 1], 10, 1);
+    let id = first_kernel(&recording);
+    // A kernel that once seemed slow is cut into many submissions.
+    let seemed = super::super::pace::KernelShare {
+        groups: 100,
+        largest: 100,
+    };
+    device
+        .0
+        .learned
+        .died(&[(id, seemed)].into(), Duration::ZERO);
+    assert!(parts(&device, &recording) > 5);
+    let slow = |groups| device.0.learned.pace(&id).unwrap().time(groups);
+    let before = slow(500);
+    driver.waiting.store(true, Ordering::SeqCst);
+    let told = device.run(&recording).wait(LIMIT).unwrap_err();
+    assert_eq!(device.0.failure.get(), Some(told));
+    // Pieces of 20 workgroups each, the first of which is blamed, and one of 10.
+    assert!(slow(500) < before * 6, "{before:?}, {:?}", slow(500));
+}
+
 /// Reads come from memory that the processor caches: other memory is slower by orders of magnitude.
 #[test]
 fn results_are_read_from_cached_memory() {
