@@ -48,18 +48,17 @@ impl BatchScratch {
         {
             return Ok(patterns);
         }
-        let pieces: Option<Result<Vec<Pieces<'_>>, FramesError>> = if units.len() > MAX_STRIPS {
-            None
-        } else {
-            units.iter().map(StoredFrames::pieces).collect()
+        let is_whole = integrator.is_on_device() || stack.shape != integrator.shape();
+        let pieces: Option<Result<Vec<Pieces<'_>>, FramesError>> = match is_whole {
+            true => None,
+            false => units.iter().map(StoredFrames::pieces).collect(),
         };
-        let nothing = no_pixels(stack.scalar);
-        match (pieces, integrator.strips(&nothing, units.len())) {
-            (Some(pieces), Some(strips)) if stack.shape == integrator.shape() => {
-                self.by_strips(strips, stack, pieces?, monitors)
-            }
-            _ => self.whole(integrator, stack, units, monitors),
+        if let Some(pieces) = pieces
+            && let Some(patterns) = self.by_strips(integrator, stack, pieces?, monitors)?
+        {
+            return Ok(patterns);
         }
+        self.whole(integrator, stack, units, monitors)
     }
 
     /// On a device that decodes. None where it does not take such frames or one of them is
@@ -81,13 +80,42 @@ impl BatchScratch {
         Ok(integrator.integrate_chunks(&nothing, &chunks, monitors)?)
     }
 
+    /// As many frames at once as strips are made of. None where whole frames are needed.
     fn by_strips(
         &mut self,
-        mut strips: Strips<'_>,
+        integrator: &Integrator,
         stack: &Stack,
         mut pieces: Vec<Pieces<'_>>,
         monitors: &[f64],
-    ) -> Result<Vec<Patterns>, BatchError> {
+    ) -> Result<Option<Vec<Patterns>>, BatchError> {
+        integrator.check_monitors(pieces.len(), monitors)?;
+        let nothing = no_pixels(stack.scalar);
+        let mut all: Option<Vec<Patterns>> = None;
+        let mut monitors = monitors.chunks(MAX_STRIPS);
+        for pieces in pieces.chunks_mut(MAX_STRIPS) {
+            let Some(mut strips) = integrator.strips(&nothing, pieces.len()) else {
+                return Ok(None);
+            };
+            self.strip_by_strip(&mut strips, stack, pieces)?;
+            let patterns = strips.finish(monitors.next().unwrap_or_default())?;
+            match &mut all {
+                None => all = Some(patterns),
+                Some(all) => {
+                    let later = all.iter_mut().zip(patterns);
+                    later.for_each(|(all, later)| all.append(later));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Adds all pixels of frames, strip by strip.
+    fn strip_by_strip(
+        &mut self,
+        strips: &mut Strips<'_>,
+        stack: &Stack,
+        pieces: &mut [Pieces<'_>],
+    ) -> Result<(), BatchError> {
         let mut left = stack.frame_bytes();
         while left > 0 {
             let length = left.min(STRIP_BYTES);
@@ -105,7 +133,7 @@ impl BatchScratch {
             )?)?;
             left -= length;
         }
-        Ok(strips.finish(monitors)?)
+        Ok(())
     }
 
     fn whole(

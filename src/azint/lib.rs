@@ -8,6 +8,7 @@
 //! | `decode/` | chunks of HDF5 datasets back to bytes |
 //! | `frames/` | where the frames of a dataset lie; reading and decoding them |
 //! | `arrays` | masks and monitors from files |
+//! | `integrators` | the processor's and a GPU's, which share matrices and threads |
 //! | `batch` | stored frames to patterns, strip by strip |
 //! | `results/` | the files that come of a dataset |
 //! | `plan` | what the job file becomes and workers run; the chain of jobs |
@@ -31,6 +32,7 @@ mod datasets;
 pub mod decode;
 pub mod engine;
 pub mod frames;
+mod integrators;
 mod job;
 mod measure;
 pub mod plan;

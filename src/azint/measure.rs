@@ -7,6 +7,7 @@ use super::{
     batch::BatchScratch,
     engine::{Images, IntegrationSettings, Integrator, MAX_STRIPS, Options},
     frames::{Reader, Stack, StoredFrames},
+    integrators::Integrators,
 };
 use nodectl_types::units::counted;
 use std::{
@@ -58,30 +59,40 @@ pub(super) fn measure(
         };
         let integrator =
             Integrator::new(settings, images, options).map_err(|error| error.to_string())?;
-        rates.push((threads, rate(&integrator, stack, &units, time)?));
+        let integrators = Integrators::of_processor(integrator);
+        rates.push((threads, rate(&integrators, stack, &units, time)?));
     }
     Ok(chosen(rates, cores))
 }
 
-/// Stored frames as engines get them at once: as many as `most`, where there are so many.
+/// Stored frames as engines get them at once: as many as `most`, where there are so many. Of frames
+/// that cannot be read as many are passed over; where none can be read, the error says why.
 pub(super) fn units(stack: &Arc<Stack>, most: usize) -> Result<Vec<StoredFrames>, String> {
     let mut reader = Reader::new(stack.clone());
-    let (mut units, mut next, mut bytes) = (Vec::new(), 0, 0);
-    while next < stack.frames && units.len() < most && bytes < MAX_BYTES {
-        let unit = reader
-            .read(next..stack.frames)
-            .map_err(|error| error.to_string())?;
-        next = unit.frames.end;
-        bytes += unit.stored_bytes();
-        units.push(unit);
+    let (mut units, mut lost, mut next, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
+    while next < stack.frames && units.len().max(lost.len()) < most && bytes < MAX_BYTES {
+        match reader.read(next..stack.frames) {
+            Ok(unit) => {
+                next = unit.frames.end;
+                bytes += unit.stored_bytes();
+                units.push(unit);
+            }
+            Err(error) => {
+                next = reader.together(&(next..stack.frames)).end;
+                lost.push(error);
+            }
+        }
     }
-    Ok(units)
+    match lost.first() {
+        Some(error) if units.is_empty() => Err(error.to_string()),
+        _ => Ok(units),
+    }
 }
 
-/// Frames a second of an integrator's threads that each integrate the same frames again and again.
-/// What is begun is ended.
+/// Frames a second of threads that each integrate the same frames again and again. What is begun is
+/// ended.
 pub(super) fn rate(
-    integrator: &Integrator,
+    integrators: &Integrators,
     stack: &Stack,
     units: &[StoredFrames],
     time: Duration,
@@ -90,7 +101,8 @@ pub(super) fn rate(
         .iter()
         .map(|unit| unit.frames.end - unit.frames.start)
         .sum();
-    let rates = integrator.pool().broadcast(|_| {
+    let rates = integrators.pool().broadcast(|_| {
+        let integrator = integrators.of_this_thread();
         let mut batches = BatchScratch::default();
         let mut once = || {
             batches
@@ -167,5 +179,16 @@ mod tests {
             "measured here: 1 thread 100 frames/s, so 1 worker of 1 thread on 1 core"
         );
         assert_eq!(chosen(vec![(1, 0.0), (2, 0.0)], 2).workers, 1);
+    }
+    #[test]
+    fn frames_that_cannot_be_read_are_passed_over() {
+        let units_of = |name: &str, most| {
+            let path = crate::frames::tests::fixture(name);
+            let stack = Arc::new(Stack::open(&path, None, None).expect(name));
+            units(&stack, most).map(|units| units.len())
+        };
+        assert_eq!(units_of("bitshuffle_lz4.h5", 3), Ok(3));
+        // The last two of five were never written.
+        assert_eq!(units_of("unwritten.h5", 32), Ok(3));
     }
 }

@@ -6,8 +6,9 @@
 use super::{
     engine::{EngineChoice, IntegrationSettings, Integrator, Options},
     frames::Stack,
+    integrators::Integrators,
     measure::{rate, units},
-    plan::ImageFiles,
+    plan::{EngineRequest, ImageFiles},
     run,
 };
 use nodectl_gpu::{
@@ -159,19 +160,19 @@ fn measure(
     let mut device = String::new();
     // What decodes chunks for workers of so many threads. Each tries that by itself when it begins;
     // here once is enough.
-    let mut decoders = BTreeMap::new();
+    let mut splits = BTreeMap::new();
     for share in &request.candidates {
         let mut workers = Vec::new();
         for _ in 0..share.workers {
             let opened = open()?;
             device.clone_from(&opened.info().gpu.name);
-            let mut integrator = worker(request, &stack, share.threads, opened)?;
-            let decoder = *decoders.entry(share.threads).or_insert_with(|| {
-                run::choose_decoder(&mut integrator, &stack);
-                integrator.chunk_decoder()
+            let mut worker = worker(request, &stack, share.threads, opened)?;
+            let split = *splits.entry(share.threads).or_insert_with(|| {
+                run::choose(&mut worker, EngineRequest::Vulkan, &stack);
+                worker.split()
             });
-            integrator.set_chunk_decoder(decoder);
-            workers.push(integrator);
+            worker.share(split);
+            workers.push(worker);
         }
         rates.push((*share, together(&workers, &stack, time)?));
     }
@@ -183,38 +184,40 @@ fn measure(
     })
 }
 
-/// An integrator as a worker has it.
+/// Integrators as a worker has them.
 fn worker(
     request: &SharingRequest,
     stack: &Stack,
     threads: u32,
     device: Device,
-) -> Result<Integrator, String> {
+) -> Result<Integrators, String> {
     let options = Options {
         threads: threads as usize,
-        engine: EngineChoice::Vulkan(device),
+        engine: EngineChoice::Cpu,
         cache: run::cache(),
     };
     let images = run::images(&request.images, |file| PathBuf::from(&file.path))?;
     let settings = request.settings.of_frames(stack.shape);
-    Integrator::new(&settings, &images, options).map_err(|error| error.to_string())
+    let processor =
+        Integrator::new(&settings, &images, options).map_err(|error| error.to_string())?;
+    Integrators::with_device(processor, device).map_err(|error| error.to_string())
 }
 
 /// Frames a second of all of them at the same time.
-fn together(workers: &[Integrator], stack: &Arc<Stack>, time: Duration) -> Result<f64, String> {
+fn together(workers: &[Integrators], stack: &Arc<Stack>, time: Duration) -> Result<f64, String> {
     let units = units(stack, run::DEVICE_BATCH)?;
     let begin = Barrier::new(workers.len());
     thread::scope(|scope| {
-        let one = |integrator| {
+        let one = |worker| {
             let (begin, units) = (&begin, &units);
             move || {
                 begin.wait();
-                rate(integrator, stack, units, time)
+                rate(worker, stack, units, time)
             }
         };
         let begun: Vec<_> = workers
             .iter()
-            .map(|integrator| scope.spawn(one(integrator)))
+            .map(|worker| scope.spawn(one(worker)))
             .collect();
         begun
             .into_iter()

@@ -7,6 +7,7 @@ use crate::{
         Region, Splitting, Unit as RadialUnit,
     },
     frames::{Reader, tests::fixture},
+    integrators::Integrators,
 };
 use nodectl_gpu::device::{Device, DeviceOptions};
 use std::sync::Arc;
@@ -19,27 +20,41 @@ pub(crate) fn settings() -> IntegrationSettings {
     IntegrationSettings::new(geometry, RadialUnit::QPerNm, 20)
 }
 
-/// One that adds up on a device; none, said as a skipped test, where there is none.
-pub(crate) fn integrator_on_device() -> Option<Integrator> {
+/// A device; none, said as a skipped test, where there is none.
+fn device() -> Option<Device> {
     let options = DeviceOptions {
         validation: true,
         software: true,
         learned: None,
     };
-    let device = match Device::any(&options) {
-        Ok(device) => device,
-        Err(error) => {
-            eprintln!("SKIPPED: no Vulkan device: {error}");
-            return None;
-        }
-    };
-    let options = Options {
-        engine: EngineChoice::Vulkan(device),
-        ..Options::default()
-    };
+    let opened = Device::any(&options);
+    opened
+        .inspect_err(|error| eprintln!("SKIPPED: no Vulkan device: {error}"))
+        .ok()
+}
+
+/// One that adds up on a device, where there is one.
+fn integrator_on_device() -> Option<Integrator> {
+    let on_device = EngineChoice::Vulkan(device()?);
+    let processor = integrator_of_one_region(1);
+    Some(processor.with_engine(on_device).expect("an engine"))
+}
+
+/// The processor's and a device's with so many threads, where there is a device.
+pub(crate) fn integrators_with_device(threads: usize) -> Option<Integrators> {
+    let device = device()?;
+    let processor = integrator_of_one_region(threads);
+    Some(Integrators::with_device(processor, device).expect("an engine"))
+}
+
+fn integrator_of_one_region(threads: usize) -> Integrator {
     let mut settings = settings();
     (settings.splitting, settings.error_model) = (Splitting::No, ErrorModel::Poisson);
-    Some(Integrator::new(&settings, &Images::default(), options).expect("an integrator"))
+    let options = Options {
+        threads,
+        ..Options::default()
+    };
+    Integrator::new(&settings, &Images::default(), options).expect("an integrator")
 }
 
 fn integrator(splitting: Splitting, model: ErrorModel, threads: usize) -> Integrator {
@@ -178,6 +193,56 @@ fn a_device_that_decodes_makes_the_patterns_of_decoded_frames() {
         let chunks = batches.by_chunks(&on_device, &stack, &units, &[]);
         assert_eq!(chunks.expect(name).is_some(), is_decoded, "{name}");
     }
+}
+
+/// More frames than go strip by strip at once, each with its monitor.
+#[test]
+fn many_frames_go_some_at_a_time_and_stay_in_order() {
+    let integrator = integrator(Splitting::BBox, ErrorModel::Poisson, 1);
+    let stack = Arc::new(Stack::open(&fixture("bitshuffle_lz4.h5"), None, None).expect("it"));
+    let mut units = Vec::new();
+    for _ in 0..4 {
+        units.extend(crate::measure::units(&stack, 64).expect("frames"));
+    }
+    let monitors: Vec<f64> = (0..units.len()).map(|at| 1.0 + at as f64).collect();
+    assert!(units.len() > 2 * MAX_STRIPS);
+    let mut batches = BatchScratch::default();
+    let found = batches.integrate(&integrator, &stack, &units, &monitors);
+    let whole = batches.whole(&integrator, &stack, &units, &monitors);
+    for (found, whole) in found
+        .expect("patterns")
+        .iter()
+        .zip(&whole.expect("patterns"))
+    {
+        assert_eq!((found.frames, found.bins), (whole.frames, whole.bins));
+        assert_eq!(found.intensity.len(), whole.intensity.len());
+        let near = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-5 * other.abs();
+        assert!(found.intensity.iter().zip(&whole.intensity).all(near));
+        let sums = |patterns: &Patterns| {
+            let Patterns {
+                sigma,
+                std,
+                variance,
+                ..
+            } = patterns.clone();
+            let length = |values: Option<Vec<f32>>| values.expect("a model").len();
+            let variance = variance.expect("a model").len();
+            [
+                length(sigma),
+                length(std),
+                variance,
+                patterns.signal.len(),
+                patterns.norm.len(),
+            ]
+        };
+        assert_eq!(sums(found), sums(whole));
+    }
+    let short = &monitors[..MAX_STRIPS];
+    assert!(
+        batches
+            .integrate(&integrator, &stack, &units, short)
+            .is_err()
+    );
 }
 
 #[test]

@@ -126,6 +126,25 @@ impl Patterns {
         }
     }
 
+    /// Adds the patterns of frames that follow, of the same bins and error model.
+    pub fn append(&mut self, later: Self) {
+        let optional = |all: &mut Option<Vec<f32>>, later: Option<Vec<f32>>| {
+            if let (Some(all), Some(later)) = (all, later) {
+                all.extend(later);
+            }
+        };
+        self.frames += later.frames;
+        self.intensity.extend(later.intensity);
+        optional(&mut self.sigma, later.sigma);
+        optional(&mut self.std, later.std);
+        self.signal.extend(later.signal);
+        self.norm.extend(later.norm);
+        self.count.extend(later.count);
+        if let (Some(all), Some(later)) = (&mut self.variance, later.variance) {
+            all.extend(later);
+        }
+    }
+
     /// Adds one frame, bin by bin.
     pub(super) fn push(&mut self, sums: impl Iterator<Item = Sums>) {
         self.frames += 1;

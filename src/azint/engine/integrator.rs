@@ -19,7 +19,10 @@ use crate::decode::ChunkBlocks;
 use nodectl_gpu::device::Device;
 use nodectl_types::GpuKind;
 use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
-use std::{path::PathBuf, sync::OnceLock};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 
 /// What an integrator works with.
 pub struct Options {
@@ -55,13 +58,18 @@ pub enum EngineChoice {
 
 /// Integrates frames of one detector in one geometry. Shared by threads: calls may overlap.
 pub struct Integrator {
+    shared: Arc<SharedParts>,
+    engine: AnyEngine,
+    pool: Arc<ThreadPool>,
+    chunk_decoder: ChunkDecoder,
+}
+
+/// What integrators have in common that differ in what adds up.
+struct SharedParts {
     settings: IntegrationSettings,
     corrections: Corrections,
     detector: detectors::ResolvedDetector,
     regions: Vec<PreparedRegion>,
-    engine: AnyEngine,
-    pool: ThreadPool,
-    chunk_decoder: ChunkDecoder,
 }
 
 /// What decodes chunks for a GPU that could do it itself.
@@ -75,6 +83,15 @@ pub enum ChunkDecoder {
 pub(super) enum AnyEngine {
     Cpu(cpu::CpuEngine),
     Vulkan(vulkan::VulkanEngine),
+}
+
+impl AnyEngine {
+    fn new(choice: EngineChoice) -> Result<Self, IntegrationError> {
+        Ok(match choice {
+            EngineChoice::Cpu => Self::Cpu(cpu::CpuEngine::new()),
+            EngineChoice::Vulkan(device) => Self::Vulkan(vulkan::VulkanEngine::new(device)?),
+        })
+    }
 }
 
 /// A region's matrix and axes.
@@ -135,17 +152,28 @@ impl Integrator {
             };
             Ok((corrections, regions))
         })?;
-        let engine = match options.engine {
-            EngineChoice::Cpu => AnyEngine::Cpu(cpu::CpuEngine::new()),
-            EngineChoice::Vulkan(device) => AnyEngine::Vulkan(vulkan::VulkanEngine::new(device)?),
-        };
         Ok(Self {
-            settings: settings.clone(),
-            corrections,
-            detector,
-            regions,
-            engine,
-            pool,
+            shared: Arc::new(SharedParts {
+                settings: settings.clone(),
+                corrections,
+                detector,
+                regions,
+            }),
+            engine: AnyEngine::new(options.engine)?,
+            pool: Arc::new(pool),
+            chunk_decoder: ChunkDecoder::default(),
+        })
+    }
+
+    /// Another integrator with the same matrices and threads, which adds up elsewhere.
+    ///
+    /// # Errors
+    /// Where the device refuses the engine's kernels.
+    pub fn with_engine(&self, engine: EngineChoice) -> Result<Self, IntegrationError> {
+        Ok(Self {
+            shared: self.shared.clone(),
+            engine: AnyEngine::new(engine)?,
+            pool: self.pool.clone(),
             chunk_decoder: ChunkDecoder::default(),
         })
     }
@@ -154,11 +182,6 @@ impl Integrator {
     /// decode.
     pub fn set_chunk_decoder(&mut self, decoder: ChunkDecoder) {
         self.chunk_decoder = decoder;
-    }
-
-    /// What decodes chunks, where there is a choice.
-    pub fn chunk_decoder(&self) -> ChunkDecoder {
-        self.chunk_decoder
     }
 
     /// Whether `integrate_chunks` has something to do.
@@ -179,27 +202,24 @@ impl Integrator {
         self.device_kind().is_some()
     }
 
+    #[cfg(test)]
     pub(super) fn set_engine(&mut self, engine: AnyEngine) {
         self.engine = engine;
     }
 
-    /// Threads that integrate.
-    pub(super) fn threads(&self) -> usize {
-        self.pool.current_num_threads()
-    }
-
-    /// Whether sums need all pixels of a bin together.
-    pub(super) fn is_together(&self) -> bool {
-        self.settings.filter.is_some() || self.settings.error_model == ErrorModel::Azimuthal
+    /// Whether sums need all pixels of a bin together: those are the processor's with every engine.
+    pub fn is_together(&self) -> bool {
+        self.shared.settings.filter.is_some()
+            || self.shared.settings.error_model == ErrorModel::Azimuthal
     }
 
     /// Rows and columns of frames.
     pub fn shape(&self) -> [usize; 2] {
-        self.detector.shape
+        self.shared.detector.shape
     }
 
     pub fn settings(&self) -> &IntegrationSettings {
-        &self.settings
+        &self.shared.settings
     }
 
     /// The threads that integrate. What is called in one of them needs no others.
@@ -209,7 +229,7 @@ impl Integrator {
 
     /// The axes of each region's patterns, in the order of the settings' regions.
     pub fn axes(&self) -> impl Iterator<Item = &Axes> {
-        self.regions.iter().map(|region| &region.axes)
+        self.shared.regions.iter().map(|region| &region.axes)
     }
 
     /// The patterns of frames, for each region. `monitors`: what each frame is divided by; none for
@@ -280,23 +300,30 @@ impl Integrator {
 
     fn patterns(&self, sums: Vec<Vec<Vec<Sums>>>, monitors: &[f64]) -> Vec<Patterns> {
         let has_errors = self.has_errors();
-        let patterns = self.regions.iter().zip(sums).map(|(region, of_frames)| {
-            let mut patterns =
-                Patterns::with_capacity(of_frames.len(), region.axes.bins(), has_errors);
-            for (frame, sums) in of_frames.into_iter().enumerate() {
-                let monitor = monitors.get(frame).copied().unwrap_or(1.0);
-                patterns.push(sums.into_iter().map(|sums| Sums {
-                    norm: sums.norm * monitor,
-                    norm2: sums.norm2 * monitor * monitor,
-                    ..sums
-                }));
-            }
-            patterns
-        });
+        let patterns = self
+            .shared
+            .regions
+            .iter()
+            .zip(sums)
+            .map(|(region, of_frames)| {
+                let mut patterns =
+                    Patterns::with_capacity(of_frames.len(), region.axes.bins(), has_errors);
+                for (frame, sums) in of_frames.into_iter().enumerate() {
+                    let monitor = monitors.get(frame).copied().unwrap_or(1.0);
+                    patterns.push(sums.into_iter().map(|sums| Sums {
+                        norm: sums.norm * monitor,
+                        norm2: sums.norm2 * monitor * monitor,
+                        ..sums
+                    }));
+                }
+                patterns
+            });
         patterns.collect()
     }
 
-    fn check_monitors(&self, frames: usize, monitors: &[f64]) -> Result<(), IntegrationError> {
+    /// # Errors
+    /// Where there are monitors, but not one for each frame.
+    pub fn check_monitors(&self, frames: usize, monitors: &[f64]) -> Result<(), IntegrationError> {
         if !monitors.is_empty() && monitors.len() != frames {
             return Err(IntegrationError::Monitors {
                 monitors: monitors.len(),
@@ -308,7 +335,7 @@ impl Integrator {
 
     /// Whether patterns have error bars.
     pub fn has_errors(&self) -> bool {
-        self.settings.error_model != ErrorModel::No || self.settings.filter.is_some()
+        self.shared.settings.error_model != ErrorModel::No || self.shared.settings.filter.is_some()
     }
 
     /// For each region and frame, the sums of all bins; ω without the monitor.
@@ -324,30 +351,39 @@ impl Integrator {
     }
 
     fn job(&self, pixels: &Pixels<'_>) -> EngineJob<'_> {
-        let dummy = Dummy::new(&self.settings, &self.detector, unsigned_bits(pixels));
+        let dummy = Dummy::new(
+            &self.shared.settings,
+            &self.shared.detector,
+            unsigned_bits(pixels),
+        );
         EngineJob {
-            corrections: &self.corrections,
-            regions: &self.regions,
+            corrections: &self.shared.corrections,
+            regions: &self.shared.regions,
             dummy,
-            model: self.settings.error_model,
+            model: self.shared.settings.error_model,
         }
     }
 
     fn sums_by_bins(&self, frames: &Frames<'_>, dummy: Dummy) -> Vec<Vec<Vec<Sums>>> {
-        let (model, filter) = (self.settings.error_model, self.settings.filter);
+        let (model, filter) = (
+            self.shared.settings.error_model,
+            self.shared.settings.filter,
+        );
         let of_frame = |frame: usize| {
             let values = values(frames, frame);
-            let prepared = Prepared::new(values, &self.corrections, dummy, model, |pixel| {
-                self.corrections.is_valid(pixel, &dummy)
+            let prepared = Prepared::new(values, &self.shared.corrections, dummy, model, |pixel| {
+                self.shared.corrections.is_valid(pixel, &dummy)
             });
-            self.regions
+            self.shared
+                .regions
                 .iter()
                 .map(|region| bins::sums(region.rows(), &prepared, model, filter))
                 .collect()
         };
         let by_frame: Vec<Vec<Vec<Sums>>> =
             (0..frames.frames).into_par_iter().map(of_frame).collect();
-        let mut by_region: Vec<Vec<Vec<Sums>>> = self.regions.iter().map(|_| Vec::new()).collect();
+        let mut by_region: Vec<Vec<Vec<Sums>>> =
+            self.shared.regions.iter().map(|_| Vec::new()).collect();
         for of_frame in by_frame {
             by_region
                 .iter_mut()

@@ -21,7 +21,6 @@
 //! | `frames` | frames in memory, patterns |
 //! | `integrator` | all of it put together |
 //! | `cpu/`, `vulkan/` | the engines |
-//! | `measure` | which of them is faster here |
 //! | `bins` | sums that need all pixels of a bin together: azimuthal errors, filters |
 //! | `sort` | the order of equal values in quantiles |
 //! | `errors` | what can be wrong |
@@ -37,7 +36,6 @@ mod geometry;
 mod images;
 mod integrator;
 mod matrix;
-mod measure;
 mod parallax;
 mod poni;
 mod settings;
@@ -57,7 +55,6 @@ pub(super) use images::damage::damaged;
 pub(super) use images::ending;
 pub use images::{Image, Images, Mask};
 pub use integrator::{ChunkDecoder, EngineChoice, Integrator, MAX_STRIPS, Options, Strips};
-pub use measure::{Comparison, MeasureOutcome};
 pub use parallax::Sensor;
 pub use settings::{
     ErrorModel, Filter, IntegrationSettings, MAX_BINS, RangeOver, Region, Splitting,

@@ -1,18 +1,18 @@
 //! The integrator of a plan, as its worker's node and the frames at hand want it.
 
-use super::decoder;
+use super::choice;
 use crate::{
     batch::{BatchError, BatchScratch},
     engine::{
-        self, DetectorFile, Frames, Image, Images, IntegrationError, Integrator, Mask, Options,
-        Pixels, Region,
+        Axes, DetectorFile, EngineChoice, Image, Images, IntegrationError, Integrator, Mask,
+        Options, Region,
     },
     frames::{Stack, StoredFrames},
+    integrators::Integrators,
     plan::{EngineRequest, ImageFile, ImageFiles, IntegratePlan},
     results::{BadFrames, Part, RegionPart, Total, nexus::RegionAxes},
 };
 use nodectl_builtin::{CallError, device};
-use nodectl_gpu::device::Device;
 use nodectl_types::Scalar;
 use rayon::ThreadPool;
 use std::{
@@ -28,9 +28,9 @@ pub(crate) const DEVICE_BATCH: usize = 32;
 /// Threads that decompress for a GPU, unless somebody says otherwise.
 const GPU_THREADS: usize = 8;
 
-/// An integrator that threads share.
+/// What integrates frames of a plan, shared by threads.
 pub struct SharedEngine {
-    integrator: Integrator,
+    integrators: Integrators,
     threads: usize,
     name: String,
     scalar: Scalar,
@@ -52,37 +52,30 @@ pub fn open(
     let threads = plan
         .threads
         .map_or_else(suitable, |threads| threads as usize);
-    let device = if is_gpu { Some(device::open()?) } else { None };
-    let (choice, mut name) = match &device {
-        Some(device) if plan.engine == EngineRequest::Vulkan => (
-            engine::EngineChoice::Vulkan(device.clone()),
-            format!("Vulkan, {}", device.info().gpu.name),
-        ),
-        _ => (
-            engine::EngineChoice::Cpu,
-            nodectl_gpu::ops::processor_name(threads),
-        ),
-    };
     let options = Options {
         threads,
-        engine: choice,
+        engine: EngineChoice::Cpu,
         cache: cache(),
     };
     let images = images(&plan.images, |file| dir.join(&file.path)).map_err(task)?;
     let settings = plan.settings.of_frames(stack.shape);
-    let mut integrator =
+    let processor =
         Integrator::new(&settings, &images, options).map_err(|error| task(error.to_string()))?;
-    if let Some(device) = device.filter(|_| plan.engine == EngineRequest::Auto) {
-        name = choose(&mut integrator, &device, stack.scalar)
-            .map_err(|error| task(error.to_string()))?
-            .to_string();
-    }
-    if let Some(told) = choose_decoder(&mut integrator, stack) {
-        name = format!("{name}, {told}");
-    }
+    let (integrators, name) = match is_gpu {
+        false => (
+            Integrators::of_processor(processor),
+            nodectl_gpu::ops::processor_name(threads),
+        ),
+        true => {
+            let mut both = Integrators::with_device(processor, device::open()?)
+                .map_err(|error| task(error.to_string()))?;
+            let name = choice::choose(&mut both, plan.engine, stack);
+            (both, name)
+        }
+    };
     let detector = &plan.settings.geometry.detector;
     Ok(SharedEngine {
-        integrator,
+        integrators,
         threads,
         name,
         scalar: stack.scalar,
@@ -95,32 +88,6 @@ pub(crate) fn usual_gpu_threads() -> usize {
     std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(GPU_THREADS)
-}
-
-/// Has chunks of frames such as these decoded where that is faster, and says where, if there is a
-/// choice.
-pub(crate) fn choose_decoder(integrator: &mut Integrator, stack: &Arc<Stack>) -> Option<String> {
-    decoder::choose(integrator, stack, DEVICE_BATCH)
-}
-
-/// Tries a GPU and the processor on frames such as are to come.
-fn choose(
-    integrator: &mut Integrator,
-    device: &Device,
-    scalar: Scalar,
-) -> Result<engine::Comparison, engine::IntegrationError> {
-    let shape = integrator.shape();
-    let bytes = vec![1u32; (BATCH * shape[0] * shape[1] * scalar.bytes()).div_ceil(4)];
-    let bytes: &[u8] =
-        &bytemuck::cast_slice(&bytes)[..BATCH * shape[0] * shape[1] * scalar.bytes()];
-    let pixels = match scalar {
-        Scalar::U8 => Pixels::U8(bytes),
-        Scalar::U16 => Pixels::U16(bytemuck::cast_slice(bytes)),
-        Scalar::I32 => Pixels::I32(bytemuck::cast_slice(bytes)),
-        Scalar::F32 => Pixels::F32(bytemuck::cast_slice(bytes)),
-        _ => Pixels::U32(bytemuck::cast_slice(bytes)),
-    };
-    integrator.choose_engine(device, &Frames::new(pixels, BATCH, shape)?)
 }
 
 /// Where matrices, and parts of datasets that nobody has asked to see, stay from job to job: the
@@ -175,7 +142,7 @@ pub fn region_name(regions: &[Region], index: usize) -> Option<String> {
 impl SharedEngine {
     /// Frames that it should get at once.
     pub fn batch(&self) -> usize {
-        if self.integrator.is_on_device() {
+        if self.integrators.is_on_device() {
             DEVICE_BATCH
         } else {
             BATCH
@@ -199,18 +166,23 @@ impl SharedEngine {
 
     /// The axes of each region.
     pub fn axes(&self) -> Vec<RegionAxes> {
-        let regions = self.integrator.settings().regions();
-        let axes = |(index, axes): (usize, &engine::Axes)| RegionAxes {
+        let regions = self.integrators.processor().settings().regions();
+        let axes = |(index, axes): (usize, &Axes)| RegionAxes {
             name: region_name(&regions, index),
             radial: axes.radial.clone(),
             azimuthal_deg: axes.azimuthal_deg.clone(),
         };
-        self.integrator.axes().enumerate().map(axes).collect()
+        self.integrators
+            .processor()
+            .axes()
+            .enumerate()
+            .map(axes)
+            .collect()
     }
 
     /// Where frames are decoded and integrated: as many threads as `threads` says.
     pub fn pool(&self) -> &ThreadPool {
-        self.integrator.pool()
+        self.integrators.pool()
     }
 
     /// The patterns of stored frames, the first of which is number `first` of its dataset.
@@ -222,7 +194,7 @@ impl SharedEngine {
         monitors: Option<&[f64]>,
         batches: &mut BatchScratch,
     ) -> Result<Part, BatchError> {
-        let integrator = &self.integrator;
+        let integrator = self.integrators.of_this_thread();
         let patterns = batches.integrate(integrator, stack, units, monitors.unwrap_or_default())?;
         let frames = units
             .iter()
@@ -238,8 +210,8 @@ impl SharedEngine {
 
     /// The part of frames that have no patterns.
     pub fn bad(&self, bad: BadFrames) -> Part {
-        let has_errors = self.integrator.has_errors();
-        let region = |axes: &engine::Axes| {
+        let has_errors = self.integrators.processor().has_errors();
+        let region = |axes: &Axes| {
             let nothing = vec![f32::NAN; axes.bins() * bad.frames as usize];
             let zeros = vec![0.0; axes.bins()];
             let mut total = Total::default();
@@ -253,7 +225,7 @@ impl SharedEngine {
         Part {
             first: bad.first,
             frames: bad.frames,
-            regions: self.integrator.axes().map(region).collect(),
+            regions: self.integrators.processor().axes().map(region).collect(),
             bad: vec![bad],
         }
     }

@@ -5,12 +5,12 @@
 //! | `worker` | a plan and its tasks: frames, or a dataset's results |
 //! | `input` | a dataset's file on this node, its monitor |
 //! | `engine` | the integrator of a plan, opened once |
-//! | `decoder` | what decodes chunks for a GPU |
+//! | `choice` | who integrates: the processor, a GPU or both |
 //! | `pipeline` | read → decompress → integrate, side by side, bounded |
 //! | `output` | a dataset's files |
 //! | `kept` | finished frames of a dataset that is not finished |
 
-mod decoder;
+mod choice;
 mod engine;
 mod input;
 mod kept;
@@ -18,7 +18,8 @@ mod output;
 mod pipeline;
 mod worker;
 
-pub(super) use engine::{DEVICE_BATCH, cache, choose_decoder, images, usual_gpu_threads};
+pub(super) use choice::choose;
+pub(super) use engine::{DEVICE_BATCH, cache, images, usual_gpu_threads};
 pub use input::seen;
 use std::process::ExitCode;
 
