@@ -108,7 +108,8 @@ def socket_path() -> str:
 
 
 def connect(path: str) -> socket.socket:
-    """A connection to the node at this socket. Fails with OSError if none answers."""
+    """A connection to the node at this socket. Fails with OSError if none answers, with NodeError in a worker."""
+    _refuse_in_workers()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(path)
@@ -120,6 +121,15 @@ def connect(path: str) -> socket.socket:
 
 def is_running() -> bool:
     """Whether a node answers on this machine."""
+def _refuse_in_workers() -> None:
+    """Tasks are kept from their node, and one that a worker started would take the cores of others' tasks."""
+    if hasattr(sys.modules.get("__main__"), "__nodectl_shim__"):
+        raise NodeError(
+            "a worker cannot open pools, submit jobs or make calls: only its program can\n"
+            "hint: call the function itself, f(x), which then runs here; or return what comes next, and start that in the program"
+        )
+
+
     try:
         connect(socket_path()).close()
     except OSError:

@@ -320,8 +320,9 @@ class _Session:
     """The calls of this program."""
 
     def __init__(self) -> None:
-        _refuse_in_calls()
-        self.node: str = _jobs.open_node()[0]
+        self._local = _node.LocalNode(None, None, None)
+        self._local.make_run()
+        self.node: str = self._local.path
         self._id: str = _jobs.again(lambda: _node.request(self.node, "GET", "/v1/node"))["id"]
         self._released = _places.Released()
         self._numbers = itertools.count()
@@ -502,15 +503,6 @@ class _Due:
 def _plain(function: RemoteFunction) -> Any:
     """On a worker the function is there to be called."""
     return _main.local, (function._function,)
-
-
-def _refuse_in_calls() -> None:
-    """A worker has no node to ask: tasks are kept from it."""
-    if hasattr(sys.modules.get("__main__"), "__nodectl_shim__"):
-        raise NodeError(
-            "a worker cannot make calls: its program makes them\n"
-            "hint: call the function itself, f(x), which then runs here; or return what the next calls need, and make them in the program"
-        )
 
 
 _lock = threading.Lock()

@@ -72,6 +72,31 @@ class Solo(Base):
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
         self.assertIn("pi is about 3.1", ran.stdout)
 
+    def test_workers_do_without_the_programs_package(self):
+        # To import it takes as long as all else of a worker's start.
+        out = self.output("""
+import nodectl
+from nodectl import futures
+
+FACTOR = 2
+
+class Worker:
+    def run(self, x):
+        return FACTOR * x, modules()
+
+def modules():
+    import sys
+    return sorted(name for name in sys.modules if name.partition(".")[0] == "nodectl")
+
+with nodectl.Pool(Worker, cpus=1) as pool:
+    print(pool.map([3]))
+with nodectl.Executor(cpus=1) as executor:
+    print(executor.submit(modules).result())
+print(futures.submit(modules).result())
+""")
+        own = ["nodectl._main"]
+        self.assertEqual(out, "%r\n%r\n%r\n" % ([(6, own)], own, own))
+
     def test_a_killed_program_leaves_nothing(self):
         program = self.program(
             HEAD

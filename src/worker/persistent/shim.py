@@ -52,13 +52,16 @@ LENGTH = struct.Struct("<Q")
 CUT_OFF = 75
 # Not empty in a forked child.
 IN_CHILD = []
+# The module that pickles name what is ours by.
+OWN = "nodectl._main"
+OWN_NAME = OWN.encode()
 
 
 def main():
     path = os.environ.pop("NODECTL_WORKER_SOCKET")
     token = os.environ.pop("NODECTL_WORKER_TOKEN")
     prepare_process()
-    sys.modules["nodectl._main"].blobs = path, os.environ.pop("NODECTL_BLOBS_TOKEN", "")
+    sys.modules[OWN].blobs = path, os.environ.pop("NODECTL_BLOBS_TOKEN", "")
     stream = Stream(path)
     stream.send(HELLO, 0, token.encode())
     messages = stream.messages()
@@ -95,7 +98,7 @@ def prepare_process():
     # The directory of this file is no place for modules; the inputs' is.
     sys.path[0] = os.getcwd()
     sys.meta_path.append(Stubs())
-    shared = sys.modules["nodectl._main"] = types.ModuleType("nodectl._main")
+    shared = sys.modules[OWN] = types.ModuleType(OWN)
     shared.main_globals, shared.renewed, shared.loads, shared.same = main_globals, renewed, loads, same
     shared.local = local
 
@@ -509,11 +512,12 @@ def local(function):
     return function
 
 
+#: For whoever looks for the cluster in a worker. `packaging/python/nodectl/_node.py` says the same.
+HINT = "hint: call the function itself, f(x), which then runs here; or return what comes next, and start that in the program"
+
+
 def no_calls(*_, **__):
-    raise RuntimeError(
-        "a call cannot make calls of its own: its program makes them\n"
-        "hint: call the function itself, f(x), which then runs here; or return what the next calls need, and make them in the program"
-    )
+    raise RuntimeError("a worker cannot make calls: only its program can\n" + HINT)
 
 
 def remote(function=None, **_):
@@ -527,7 +531,7 @@ def unavailable(name):
 
     class Unavailable:
         def __init__(self, *_, **__):
-            raise RuntimeError("%s is not available inside a worker" % name)
+            raise RuntimeError("nodectl.%s is not there in a worker: only its program has it\n%s" % (name, HINT))
 
     return Unavailable
 
@@ -594,7 +598,10 @@ def renewed(variables):
 
 
 class ClassKeeper(pickle.Unpickler):
-    """Classes that travel by value come with each task that names them; they are made of the first, and keep their state then."""
+    """Classes that travel by value come with each task that names them; they are made of the first, and keep their state then.
+
+    What is ours is found without an import, which would run the client's package where that is installed: more than all the rest
+    of a worker's start."""
 
     def __init__(self, file, buffers):
         super().__init__(file, buffers=buffers)
@@ -602,6 +609,8 @@ class ClassKeeper(pickle.Unpickler):
         self.known = {}
 
     def find_class(self, module, name):
+        if module == OWN:
+            return getattr(sys.modules[OWN], name)
         found = super().find_class(module, name)
         if name in ("_make_skeleton_class", "_make_skeleton_enum"):
             return lambda *args: self.skeleton(found, args)
@@ -618,8 +627,9 @@ class ClassKeeper(pickle.Unpickler):
 
 
 def unpickle(data, buffers=()):
-    # Only classes that travel by value need more care, which costs time.
-    if b"_make_skeleton_" in (bytes(data) if type(data) is memoryview else data):
+    # Only classes that travel by value, and what is ours, need more care, which costs time.
+    whole = bytes(data) if type(data) is memoryview else data
+    if b"_make_skeleton_" in whole or OWN_NAME in whole:
         return ClassKeeper(io.BytesIO(data), buffers).load()
     return pickle.loads(data, buffers=buffers)
 

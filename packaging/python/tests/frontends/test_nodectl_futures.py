@@ -246,12 +246,47 @@ def test_a_task_of_a_pool_that_ends_its_worker_is_tried_as_often_as_it_was_said(
     assert (tmp_path / "times").read_text() == "xxx"
 
 
-def test_a_call_that_makes_calls_is_told_that_it_cannot():
-    def nested(x):
-        return square.remote(x)
+def a_call(x):
+    return square.remote(x)
 
-    with pytest.raises(RuntimeError, match="cannot make calls of its own"):
-        nodectl.remote(nested, cpus=0.5).remote(2).result()
+
+def a_submission(x):
+    return futures.submit(pow, x, 2)
+
+
+def a_value(x):
+    return futures.scatter(x)
+
+
+def a_pool(x):
+    with nodectl.Pool() as pool:
+        return pool.map(abs, [x])
+
+
+def an_executor(x):
+    with nodectl.Executor() as executor:
+        return executor.submit(abs, x).result()
+
+
+def a_graph(x):
+    graph = nodectl.Graph()
+    return graph.run(graph.call(abs, x))
+
+
+def a_job(x):
+    return nodectl.submit(["true"])
+
+
+def a_log(x):
+    return nodectl.Log("nested").append(x)
+
+
+@pytest.mark.parametrize("nested", [a_call, a_submission, a_value, a_pool, an_executor, a_graph, a_job, a_log])
+def test_a_worker_that_looks_for_the_cluster_is_told_at_once_that_it_cannot(nested):
+    with nodectl.Executor(max_workers=1, cpus=0.5) as executor:
+        for ran in (nodectl.remote(nested, cpus=0.5).remote(2), executor.submit(nested, 2)):
+            with pytest.raises(RuntimeError, match="a worker cannot .*: only its program can\nhint: call the function itself"):
+                ran.result(60)
 
 
 def test_a_call_that_raises_is_tried_again(tmp_path):
