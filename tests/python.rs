@@ -4,8 +4,11 @@
 mod common;
 
 use common::{
+    LATER,
     cluster::{Cluster, Discovery, both},
+    gpu::{TestCard, shader_device},
     job::{read_results, run_to_end, stdout, write_job},
+    output_within,
     python::{keep_compiled, pass_suite},
 };
 use std::{
@@ -139,6 +142,39 @@ fn graphs_of_calls_run_over_the_cluster() {
 fn kernels_run_where_there_is_no_node() {
     if let Some(command) = unittest("tests.test_kernel") {
         check(command);
+    }
+}
+
+/// Asks for a worker, by some options, and says whether that has a GPU.
+const WORKER_WITH_A_GPU: &str = r#"
+import os, nodectl
+class Worker:
+    def run(self):
+        return "NODECTL_GPU_UUID" in os.environ
+with nodectl.Pool(Worker, OPTIONS) as pool:
+    print(pool.submit().result())
+"#;
+
+#[test]
+fn the_first_pool_where_there_is_no_node_has_the_gpu_of_the_machine() {
+    if shader_device().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let Some(card) = TestCard::new(dir.path()) else {
+        return;
+    };
+    for (number, options) in ["gpus=1", ""].iter().enumerate() {
+        let code = WORKER_WITH_A_GPU.replace("OPTIONS", options);
+        let Some(mut command) = python(&["-c", &code]) else {
+            return;
+        };
+        command.envs(card.variables()).env(
+            "NODECTL_NODE__DATA_DIR",
+            dir.path().join(number.to_string()),
+        );
+        let output = output_within(LATER, &mut command);
+        assert_eq!(output.stdout, b"True\n", "{options}: {}", both(&output));
     }
 }
 

@@ -45,6 +45,7 @@ def submit(node: str, request: Dict[str, Any], key: Optional[str] = None) -> str
     whatever program."""
     body = json.dumps({**request, "key": key or uuid.uuid4().hex}).encode()
     return str(again(lambda: _node.request(node, "POST", "/v1/jobs", body, kind="application/json"))["job"])
+    _node.wait_for_gpus()
 
 
 def cancel(node: str, job: str, tasks: Sequence[int] = ()) -> None:

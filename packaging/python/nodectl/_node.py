@@ -33,6 +33,8 @@ _MEET_SECONDS = 5.0
 # How long a node may take to leave.
 _STOP_SECONDS = 10.0
 _READ_BYTES = 1 << 16
+# Through one of these a program speaks to a GPU: any one, NVIDIA's, that of Windows below WSL.
+_GPU_DEVICES = ("/dev/dri", "/dev/nvidiactl", "/dev/dxg")
 
 
 def binary() -> str:
@@ -266,6 +268,17 @@ class NodeProcess:
         # The first line says that the node answers.
         assert self.process.stdout is not None
         self.greeting = self.process.stdout.readline()
+        self._looking = threading.Lock()
+        self._knows_gpus = arguments[0] != "solo"
+
+    def wait_for_gpus(self) -> None:
+        """Returns when the node knows its GPUs, which takes as long as their drivers take; members of clusters may learn of more at any
+        time."""
+        with self._looking:
+            if not self._knows_gpus and self.process.stdout is not None:
+                # It says so in its second line.
+                self.process.stdout.readline()
+                self._knows_gpus = True
 
     def failure(self) -> str:
         """Why it ended at once."""
@@ -394,6 +407,17 @@ _starting = threading.Lock()
 
 
 def _stop_own() -> None:
+def wait_for_gpus() -> None:
+    """Before anything is asked of a node of this process that needs a GPU: one that has only just begun would say that it has none."""
+    if _own is not None:
+        _own.wait_for_gpus()
+
+
+def may_have_gpus() -> bool:
+    """Whether this machine may have one, as far as can be told at once."""
+    return any(map(os.path.exists, _GPU_DEVICES)) or any(name.startswith("VK_") for name in os.environ)
+
+
     if _own is not None:
         _own.stop()
 

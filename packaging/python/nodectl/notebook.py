@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import html as _html
-import json
 import os
 import pickle
 import shlex
@@ -12,7 +11,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from . import _node
+from . import _jobs, _node
 from ._errors import NodeError, PoolError
 from ._sizes import size
 from ._upload import upload
@@ -145,8 +144,7 @@ def submit(cell: str, arguments: argparse.Namespace, variables: Dict[str, Any]) 
         job["resources"] = wanted
     if arguments.timeout is not None:
         job["timeout_ms"] = max(1, round(arguments.timeout * 1e3))
-    answer = _node.request(node.path, "POST", "/v1/jobs", json.dumps(job).encode(), kind="application/json")
-    return Job(answer["job"])
+    return Job(_jobs.submit(node.path, job))
 
 
 def finish(job: Job) -> Dict[str, Any]:

@@ -141,6 +141,9 @@ class Pool(Generic[Worker]):
         node = _node.LocalNode(password, server_address, server_port)
 
         def open_request(works_alone: bool) -> Dict[str, Any]:
+            # Without any resource it may be that of a GPU.
+            if gpus or (wanted is None and _node.may_have_gpus()) or "gpu" in where:
+                _node.wait_for_gpus()
             if made_of is None:
                 made = {**request, "python": python or _node.default_python(works_alone)}
             else:

@@ -86,16 +86,25 @@ impl Stay {
     }
 }
 
-/// Runs a node without a network; prints the path of its socket once it answers there.
+/// Runs a node without a network; prints the path of its socket once it answers there, and a second
+/// line once it knows its GPUs.
 pub async fn solo(settings: &Settings) -> Result<Exit, CliError> {
     let mut node = app::start_solo(settings).await.map_err(CliError::Node)?;
     print(&format!("{}\n", node.socket.display()))?;
     let ended = tokio::select! {
         () = stdin_ends() => Ok(()),
-        ended = node.left() => ended,
+        ended = tell_and_stay(&mut node) => ended,
     };
     node.stop().await;
     ended.map(|()| Exit::Done).map_err(CliError::Node)
+}
+
+/// Returns when the node has left.
+async fn tell_and_stay(node: &mut StartedNode) -> anyhow::Result<()> {
+    node.gpus_known().await;
+    // Whoever started it may have gone: then stdin ends, too.
+    let _ = print("its GPUs are known\n");
+    node.left().await
 }
 
 /// The node that runs here, also inside another command, or one inside this process.
