@@ -1,12 +1,13 @@
 //! Files in and out of this node's store. Bytes pass through in pieces; no file is held in memory.
 
 use super::{
+    caller::Caller,
     error::ApiError,
     extract::{Args, Path},
     state::Shared,
 };
 use axum::{
-    Json,
+    Extension, Json,
     body::Body,
     extract::State,
     http::{StatusCode, header},
@@ -14,11 +15,11 @@ use axum::{
 };
 use bytes::Bytes;
 use futures::StreamExt;
-use nodectl_ports::Blobs;
-use nodectl_types::{BlobHash, NodeId};
-use nodectl_wire::api::{Problem, Stored};
+use nodectl_ports::{BlobWriter, Blobs, KeptBlobs};
+use nodectl_types::{BlobHash, JobId, NodeId, ids::BadId};
+use nodectl_wire::api::{AuditName, Okay, Problem, Stored};
 use serde::Deserialize;
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 use tokio::{fs::File, sync::mpsc, time::timeout};
 use tokio_util::io::ReaderStream;
 use utoipa::IntoParams;
@@ -38,22 +39,60 @@ pub(super) struct PutArgs {
     /// Refuse the bytes if they hash to something else.
     #[param(pattern = "^[0-9a-f]{64}$")]
     expect: Option<String>,
+    /// The job of a pool of the caller's: the bytes are a value for its calls, and go when the pool
+    /// needs them no more.
+    #[param(pattern = "^[0-9a-f]{16}$")]
+    pool: Option<String>,
+}
+
+/// Where a body goes.
+enum Shelf {
+    Lasting(Arc<dyn Blobs>),
+    Pool(JobId, Arc<dyn KeptBlobs>),
+}
+
+impl Shelf {
+    fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
+        match self {
+            Self::Lasting(blobs) => blobs.writer(),
+            Self::Pool(_, kept) => kept.writer(),
+        }
+    }
+
+    fn finish(
+        &self,
+        writer: Box<dyn BlobWriter>,
+        expected: Option<BlobHash>,
+    ) -> io::Result<BlobHash> {
+        match self {
+            Self::Lasting(_) => writer.finish(expected),
+            Self::Pool(pool, kept) => kept.finish(*pool, writer, expected),
+        }
+    }
 }
 
 /// Stores the body; its size is bounded by the disk.
 #[utoipa::path(put, path = "/v1/blobs", tag = "blobs", params(PutArgs),
     request_body(content = String, content_type = "application/octet-stream"), responses((status = 200, body = Stored),
     (status = 400, description = "The body did not arrive whole, or is not what was expected.", body = Problem),
+    (status = 403, description = "The pool is another user's.", body = Problem),
     (status = 507, description = "The disk is full.", body = Problem)))]
 pub(super) async fn put(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Args(args): Args<PutArgs>,
     body: Body,
 ) -> Result<Json<Stored>, ApiError> {
     let expected = args.expect.as_deref().map(parse_hash).transpose()?;
+    let shelf = match args.pool.as_deref() {
+        None => Shelf::Lasting(shared.api.blobs.clone()),
+        Some(pool) => {
+            let pool = own_pool(&shared, &caller, pool).await?;
+            Shelf::Pool(pool, shared.api.kept.clone())
+        }
+    };
     let (pieces, received) = mpsc::channel(PIECES);
-    let blobs = shared.api.blobs.clone();
-    let writing = tokio::task::spawn_blocking(move || write(&*blobs, received, expected));
+    let writing = tokio::task::spawn_blocking(move || write(&shelf, received, expected));
     let sent = forward(body, pieces).await;
     let written = writing
         .await
@@ -63,6 +102,50 @@ pub(super) async fn put(
         (Ok(stored), Ok(())) => Ok(Json(stored)),
         (Ok(_), Err(error)) | (Err(WriteError::Cut), Err(error)) => Err(error),
         (Err(error), _) => Err(error.into()),
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReleaseArgs {
+    /// The job of the pool that it was stored for.
+    #[param(pattern = "^[0-9a-f]{16}$")]
+    pool: String,
+}
+
+/// Lets go of a value that was stored for a pool: it is removed when no pool needs it any more.
+#[utoipa::path(delete, path = "/v1/blobs/{hash}", tag = "blobs", params(("hash" = String, Path, pattern = "^[0-9a-f]{64}$"), ReleaseArgs),
+    responses((status = 200, body = Okay),
+    (status = 403, description = "The pool is another user's.", body = Problem)))]
+pub(super) async fn release(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Path(hash): Path<String>,
+    Args(args): Args<ReleaseArgs>,
+) -> Result<Json<Okay>, ApiError> {
+    let hash = parse_hash(&hash)?;
+    let pool = own_pool(&shared, &caller, &args.pool).await?;
+    let kept = shared.api.kept.clone();
+    tokio::task::spawn_blocking(move || kept.release(pool, &[hash], &[]))
+        .await
+        .map_err(|_| ApiError::unexpected("removing a file"))?;
+    Ok(Json(Okay { ok: true }))
+}
+
+/// The job of a pool of the caller's. Refusals are noted.
+async fn own_pool(shared: &Shared, caller: &Caller, pool: &str) -> Result<JobId, ApiError> {
+    let job: JobId = pool
+        .parse()
+        .map_err(|error: BadId| ApiError::bad_request(format!("`pool`: {error}")))?;
+    match caller.owns_job(shared, job, "change values of").await {
+        Ok(()) => Ok(job),
+        Err(refused) => {
+            let about = Some(job.to_string());
+            shared
+                .noted(caller, AuditName::Pool, about, Err(refused))
+                .await
+        }
     }
 }
 
@@ -107,11 +190,11 @@ enum WriteError {
 }
 
 fn write(
-    blobs: &dyn Blobs,
+    shelf: &Shelf,
     mut pieces: mpsc::Receiver<Option<Bytes>>,
     expected: Option<BlobHash>,
 ) -> Result<Stored, WriteError> {
-    let mut writer = blobs.writer().map_err(WriteError::Disk)?;
+    let mut writer = shelf.writer().map_err(WriteError::Disk)?;
     let mut bytes = 0;
     loop {
         match pieces.blocking_recv() {
@@ -123,7 +206,7 @@ fn write(
             }
         }
     }
-    let hash = writer.finish(expected).map_err(WriteError::Disk)?;
+    let hash = shelf.finish(writer, expected).map_err(WriteError::Disk)?;
     Ok(Stored {
         hash: hash.to_string(),
         bytes,
@@ -166,7 +249,8 @@ pub(super) struct GetArgs {
     /// Id of a node that is known to have it, asked before the others.
     #[param(pattern = "^[0-9a-f]{64}$")]
     from: Option<String>,
-    /// The result of a pool's call: where another node has it, nothing of it stays here.
+    /// The result of a pool's call, or a value for one: where another node has it, nothing of it
+    /// stays here.
     #[serde(default)]
     kept: bool,
 }
@@ -246,5 +330,5 @@ async fn open(shared: &Shared, hash: BlobHash) -> Result<Option<File>, ApiError>
 
 pub(super) fn parse_hash(text: &str) -> Result<BlobHash, ApiError> {
     text.parse()
-        .map_err(|error: nodectl_types::ids::BadId| ApiError::bad_request(error.to_string()))
+        .map_err(|error: BadId| ApiError::bad_request(error.to_string()))
 }

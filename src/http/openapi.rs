@@ -64,6 +64,7 @@ use utoipa::{
         blobs::put,
         blobs::head,
         blobs::get,
+        blobs::release,
         secrets::list,
         secrets::put,
         secrets::drop,

@@ -65,7 +65,10 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/jobs/{job}/tasks/{task}/log", get(logs::log))
         .route("/v1/pools", post(pools::open))
         .route("/v1/blobs", put(blobs::put))
-        .route("/v1/blobs/{hash}", get(blobs::get).head(blobs::head))
+        .route(
+            "/v1/blobs/{hash}",
+            get(blobs::get).head(blobs::head).delete(blobs::release),
+        )
         .route("/v1/secrets", get(secrets::list))
         .route(
             "/v1/secrets/{name}",

@@ -330,6 +330,18 @@ impl KeptBlobs for NothingKept {
     fn read(&self, _: BlobHash, _: Vec<NodeId>) -> BoxFuture<'static, Result<File, String>> {
         Box::pin(async { Err("beta: has it not".into()) })
     }
+    fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    fn finish(
+        &self,
+        _: JobId,
+        _: Box<dyn BlobWriter>,
+        _: Option<BlobHash>,
+    ) -> io::Result<BlobHash> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    fn release(&self, _: JobId, _: &[BlobHash], _: &[BlobHash]) {}
 }
 
 struct FakeNetwork(NetReport);

@@ -483,6 +483,22 @@ pub trait KeptBlobs: Send + Sync {
         hash: BlobHash,
         holders: Vec<NodeId>,
     ) -> BoxFuture<'static, Result<File, String>>;
+
+    /// Begins a blob, which `finish` keeps.
+    fn writer(&self) -> io::Result<Box<dyn BlobWriter>>;
+
+    /// Keeps a blob for a pool, once more if that pool has an equal one: a result of its calls, or
+    /// a value that its client gives to calls. Fails as `BlobWriter::finish` does.
+    fn finish(
+        &self,
+        pool: JobId,
+        writer: Box<dyn BlobWriter>,
+        expected: Option<BlobHash>,
+    ) -> io::Result<BlobHash>;
+
+    /// A client needs these no more: `finished` that were kept for its pool, and what was brought
+    /// for calls. A blob goes with the last that needs it.
+    fn release(&self, pool: JobId, finished: &[BlobHash], brought: &[BlobHash]);
 }
 
 /// Brings blobs from other nodes.

@@ -1,8 +1,8 @@
-//! Blobs that are here for calls of pools: large results, and results of other nodes that calls
-//! were given. Each goes when its client needs it no more, and all of a pool's when its job has
-//! ended, be it because its client was killed. They are apart from the blobs that jobs and journals
-//! name, which nobody may take away while the node runs, though they have the same names; and none
-//! outlives the node.
+//! Blobs that are here for calls of pools: large results, values that their clients give to calls,
+//! and what calls were given that other nodes have. Each goes when its client needs it no more, and
+//! all of a pool's when its job has ended, be it because its client was killed. They are apart from
+//! the blobs that jobs and journals name, which nobody may take away while the node runs, though
+//! they have the same names; and none outlives the node.
 
 use futures::future::{BoxFuture, FutureExt};
 use nodectl_ports::{BlobFetcher, BlobWriter, Blobs, KeptBlobs, NodeHandle};
@@ -39,8 +39,8 @@ type Holds = BTreeMap<BlobHash, BTreeMap<JobId, JobHold>>;
 /// What a pool has of a blob.
 #[derive(Debug, Default)]
 struct JobHold {
-    /// Results of its calls that are this.
-    results: u32,
+    /// Results of its calls, and values of its client, that are this.
+    finished: u32,
     /// Calls were given it.
     is_brought: bool,
 }
@@ -62,20 +62,6 @@ impl KeptShelf {
         });
         tokio::spawn(sweep_now_and_then(Arc::downgrade(&shelf), node));
         shelf
-    }
-
-    /// Begins the result of a call, which `finish` keeps.
-    pub fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
-        self.kept.writer()
-    }
-
-    /// Keeps a whole result for a pool.
-    pub fn finish(&self, job: JobId, writer: Box<dyn BlobWriter>) -> io::Result<BlobHash> {
-        let mut holds = self.holds();
-        let hash = writer.finish(None)?;
-        let hold = holds.entry(hash).or_default().entry(job).or_default();
-        hold.results += 1;
-        Ok(hash)
     }
 
     /// A blob for a call of a pool, which is brought here first if need be, and stays for other
@@ -130,19 +116,6 @@ impl KeptShelf {
         Ok(Some(file))
     }
 
-    /// A client needs these no more: results of its calls, and what calls were given.
-    pub fn release(&self, job: JobId, results: &[BlobHash], brought: &[BlobHash]) {
-        let mut holds = self.holds();
-        for hash in results {
-            self.change(&mut holds, *hash, job, |hold| {
-                hold.results = hold.results.saturating_sub(1);
-            });
-        }
-        for hash in brought {
-            self.change(&mut holds, *hash, job, |hold| hold.is_brought = false);
-        }
-    }
-
     /// The job has ended: nothing of its pool is needed any more.
     pub fn end(&self, job: JobId) {
         let mut holds = self.holds();
@@ -170,13 +143,13 @@ impl KeptShelf {
             return;
         };
         change(hold);
-        if hold.results == 0 && !hold.is_brought {
+        if hold.finished == 0 && !hold.is_brought {
             jobs.remove(&job);
         }
         if jobs.is_empty() {
             holds.remove(&hash);
             if let Err(error) = self.kept.remove(hash) {
-                tracing::warn!("the result {hash} of a call cannot be removed: {error}");
+                tracing::warn!("the blob {hash} of a pool cannot be removed: {error}");
             }
         }
     }
@@ -203,6 +176,35 @@ impl KeptBlobs for KeptShelf {
             shelf.open(hash, &holders, None).await
         }
         .boxed()
+    }
+
+    fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
+        self.kept.writer()
+    }
+
+    fn finish(
+        &self,
+        pool: JobId,
+        writer: Box<dyn BlobWriter>,
+        expected: Option<BlobHash>,
+    ) -> io::Result<BlobHash> {
+        let mut holds = self.holds();
+        let hash = writer.finish(expected)?;
+        let hold = holds.entry(hash).or_default().entry(pool).or_default();
+        hold.finished += 1;
+        Ok(hash)
+    }
+
+    fn release(&self, pool: JobId, finished: &[BlobHash], brought: &[BlobHash]) {
+        let mut holds = self.holds();
+        for hash in finished {
+            self.change(&mut holds, *hash, pool, |hold| {
+                hold.finished = hold.finished.saturating_sub(1);
+            });
+        }
+        for hash in brought {
+            self.change(&mut holds, *hash, pool, |hold| hold.is_brought = false);
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! | `attempt` | what attempts have in common: what their job brings, launching, events, collecting |
 //! | `command` | a command's attempt |
 //! | `persistent/` | workers that stay while tasks come and go: calls and pools |
-//! | `kept` | results of calls that stay on this node, for as long as their clients need them |
+//! | `kept` | results of calls, and values for calls, for as long as their clients need them |
 //! | `port` | a port for the processes of a gang |
 //! | `stop` | the way to end an attempt |
 //! | `blocking` | work on threads that may block |

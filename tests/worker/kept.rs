@@ -40,7 +40,7 @@ fn shelf(dir: &tempfile::TempDir) -> (Store, Arc<KeptShelf>) {
 fn keep(shelf: &KeptShelf, job: JobId, bytes: &[u8]) -> BlobHash {
     let mut writer = shelf.writer().unwrap();
     writer.write(bytes).unwrap();
-    shelf.finish(job, writer).unwrap()
+    shelf.finish(job, writer, None).unwrap()
 }
 
 #[tokio::test]

@@ -23,8 +23,8 @@ def open_node() -> Tuple[str, bool]:
     return local.path, bool(again(lambda: _node.request(local.path, "GET", "/v1/node")).get("solo"))
 
 
-def again(ask: Callable[[], Any]) -> Any:
-    """Asks a node that may be away for a moment. Fails with NodeError if it stays away."""
+def again(ask: Callable[[], Any], revive: Optional[Callable[[], None]] = None) -> Any:
+    """Asks a node that may be away for a moment. `revive` has it answer again. Fails with NodeError if it stays away."""
     deadline = time.monotonic() + _AWAY_SECONDS
     while True:
         try:
@@ -32,6 +32,8 @@ def again(ask: Callable[[], Any]) -> Any:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise NodeError("the node is gone: %s" % error) from None
+            if revive is not None:
+                revive()
             time.sleep(0.2)
 
 
@@ -43,9 +45,9 @@ def literal(text: str) -> str:
 def submit(node: str, request: Dict[str, Any], key: Optional[str] = None) -> str:
     """The id of a new job, of the API's `JobRequest`. It is one job, however often it has to be asked for; with a key of its user's, by
     whatever program."""
+    _node.wait_for_gpus()
     body = json.dumps({**request, "key": key or uuid.uuid4().hex}).encode()
     return str(again(lambda: _node.request(node, "POST", "/v1/jobs", body, kind="application/json"))["job"])
-    _node.wait_for_gpus()
 
 
 def cancel(node: str, job: str, tasks: Sequence[int] = ()) -> None:

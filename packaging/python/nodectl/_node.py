@@ -121,8 +121,6 @@ def connect(path: str) -> socket.socket:
     return connection
 
 
-def is_running() -> bool:
-    """Whether a node answers on this machine."""
 def _refuse_in_workers() -> None:
     """Tasks are kept from their node, and one that a worker started would take the cores of others' tasks."""
     if hasattr(sys.modules.get("__main__"), "__nodectl_shim__"):
@@ -132,6 +130,8 @@ def _refuse_in_workers() -> None:
         )
 
 
+def is_running() -> bool:
+    """Whether a node answers on this machine."""
     try:
         connect(socket_path()).close()
     except OSError:
@@ -336,6 +336,11 @@ class LocalNode:
         if not is_running():
             self._make_run(again=False, returns=False)
 
+    def make_run_again(self) -> None:
+        """The same of a node that answered before."""
+        if not is_running():
+            self._make_run(again=True, returns=True)
+
     def _make_run(self, again: bool, returns: bool) -> None:
         """Returns when a node answers. `returns`: one that was lost may come back by itself."""
         if again and returns and _own is None:
@@ -402,11 +407,6 @@ def _wait_for_return() -> None:
         time.sleep(0.05)
 
 
-_own: Optional[NodeProcess] = None
-_starting = threading.Lock()
-
-
-def _stop_own() -> None:
 def wait_for_gpus() -> None:
     """Before anything is asked of a node of this process that needs a GPU: one that has only just begun would say that it has none."""
     if _own is not None:
@@ -418,6 +418,11 @@ def may_have_gpus() -> bool:
     return any(map(os.path.exists, _GPU_DEVICES)) or any(name.startswith("VK_") for name in os.environ)
 
 
+_own: Optional[NodeProcess] = None
+_starting = threading.Lock()
+
+
+def _stop_own() -> None:
     if _own is not None:
         _own.stop()
 

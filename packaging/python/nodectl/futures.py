@@ -35,7 +35,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 from . import _jobs, _main, _node
 from ._errors import NodeError, PoolError, WorkerLost, needed
-from ._frames import in_band, loads, with_buffers
+from ._frames import in_band, loads, size_of, with_buffers
 from ._sizes import size
 
 try:
@@ -82,7 +82,7 @@ class Future(concurrent.futures.Future[Any]):
         self._session = session
         #: What the call is named after.
         self.name = name
-        # What makes it, to make it again. None of what cannot be lost, being here, and of a value that was scattered.
+        # What makes it, to make it again. None of what the program has itself: short results, and values that were scattered.
         self._made_by = made_by
         # Of its needs, those that are not done, and itself until all were looked at.
         self._left = 0
@@ -205,7 +205,11 @@ def submit(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
 
 
 def scatter(value: Any) -> Future:
-    """A future of a value, put into this machine's node once: calls that are given it share it, however many they are."""
+    """A future of a value as it is now, for calls to be given it: each node has it once, however many of them run there, and lets it go
+    with the future. A large one is also in a file without a name in the program's directory for temporary files: calls have it again
+    from there if nodes are lost.
+
+    :raises NodeError: There is no room for it."""
     return _session().scatter(value)
 
 
@@ -324,7 +328,7 @@ class _Session:
         self._local.make_run()
         self.node: str = self._local.path
         self._id: str = _jobs.again(lambda: _node.request(self.node, "GET", "/v1/node"))["id"]
-        self._released = _places.Released()
+        self._released = _places.Released(self.node)
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._opening = threading.Lock()
@@ -338,7 +342,11 @@ class _Session:
             needs[future.name] = future
             return _main.given, (future.name,)
 
-        call = self._workers_of(options).pickled(function, args, kwargs, {Future: stand_in})
+        workers = self._workers_of(options)
+        call = workers.pickled(function, args, kwargs, {Future: stand_in})
+        for need in needs.values():
+            if isinstance(need._result, _places.Scattered):
+                need._result.put(self._local, workers.engine)
         name = "%s-%d" % (getattr(function, "__name__", "call"), next(self._numbers))
         future = Future(self, name, Lineage(name, call, needs, options))
         self._start(future)
@@ -348,25 +356,32 @@ class _Session:
         buffers: List[Any] = []
         data = cloudpickle.dumps(value, 5, buffer_callback=in_band(buffers))
         payload = with_buffers(data, buffers)
-        whole = payload if isinstance(payload, bytes) else b"".join(payload)
-        stored = _jobs.again(lambda: _node.request(self.node, "PUT", "/v1/blobs", whole))
+        parts = [payload] if isinstance(payload, bytes) else list(payload)
         future = Future(self, "value-%d" % next(self._numbers), None)
-        future.set_result(_places.scattered(stored["hash"], len(whole), self._id, self._released))
+        future.set_result(_places.scattered(parts, size_of(payload), self._id, self._released))
         return future
 
     def content(self, place: Place) -> Any:
         if place.content is not None:
             return place.content
+        if isinstance(place, _places.Scattered):
+            return bytearray(place.read())
         return bytearray(_jobs.blob(self.node, place.hash, next(iter(place.nodes()), None), kept=True))
 
     def recover(self, future: Future, place: Place, error: NodeError) -> None:
-        """Has a result computed again that no node has any more, and what it needs that is lost, too. Raises the error if that cannot be."""
+        """Has a result computed again that no node has any more, and what it needs that is lost, too; or a value put there again. Raises the
+        error if that cannot be."""
         with future._condition:
             if future._state != FINISHED or future._result is not place:
                 return  # Somebody else was first.
-            if future._made_by is None or future._recoveries >= _RECOVERIES:
+            if future._recoveries >= _RECOVERIES:
                 raise error
             future._recoveries += 1
+            if isinstance(place, _places.Scattered):
+                future._result = place.once_more()
+                return
+            if future._made_by is None:
+                raise error
             # Who was told that it is done is not told again.
             future._state, future._result, future._done_callbacks = PENDING, None, []  # type: ignore[attr-defined]
         self._due.do(functools.partial(self._start, future))
@@ -460,7 +475,24 @@ class _Session:
                 return
             given[name] = place
         try:
-            _Attempt(self, future, given, self._workers_of(made_by.options))
+            workers = self._workers_of(made_by.options)
+            scattered = [place for place in given.values() if isinstance(place, _places.Scattered)]
+            if all(place.is_put(workers.engine) for place in scattered):
+                _Attempt(self, future, given, workers)
+            else:
+                # They were lost. This thread may be the one that pools are driven by.
+                put = functools.partial(self._put, future, given, workers, scattered)
+                threading.Thread(target=put, name="nodectl-scatter", daemon=True).start()
+        except Exception as error:
+            future._end(None, error)
+
+    def _put(self, future: Future, given: Dict[str, Place], workers: _Workers, scattered: List[_places.Scattered]) -> None:
+        """Gives a call to the workers when they find there what was scattered."""
+        try:
+            for place in scattered:
+                place.put(self._local, workers.engine)
+            if not future.done():
+                _Attempt(self, future, given, workers)
         except Exception as error:
             future._end(None, error)
 

@@ -58,6 +58,10 @@ async fn others_jobs_and_the_node_are_not_a_users_to_touch() {
         403
     );
     assert_eq!(refused(client.remove(&alices).await).0, 403);
+    let value = format!(
+        "PUT /v1/blobs?pool={alices} HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx"
+    );
+    assert_eq!(raw(&node, value.as_bytes()).await.0, 403);
     assert_eq!(refused(client.retry(&alices).await).0, 403);
     assert_eq!(
         refused(
@@ -147,6 +151,7 @@ const CHANGES: &[(&str, &[&str])] = &[
         "POST /v1/jobs/{job}/entries",
         &[r#"{"key": "a", "entry": 1}"#],
     ),
+    ("DELETE /v1/blobs/{hash}", &[""]),
     ("PUT /v1/secrets/{name}", &["a hush-hush one"]),
     ("DELETE /v1/secrets/{name}", &[""]),
 ];
@@ -191,7 +196,11 @@ async fn whatever_changes_something_is_refused_to_others_and_noted() {
     for (route, bodies) in CHANGES {
         let route = route
             .replace("{job}", &JobId(1).to_string())
-            .replace("{name}", "token");
+            .replace("{name}", "token")
+            .replace(
+                "{hash}",
+                &format!("{}?pool={}", BlobHash([9; 32]), JobId(1)),
+            );
         for body in *bodies {
             let request = format!(
                 "{route} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",

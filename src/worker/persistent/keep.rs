@@ -13,7 +13,7 @@
 
 use super::listener::Invited;
 use crate::{attempt::AttemptContext, blocking::blocking};
-use nodectl_ports::BlobWriter;
+use nodectl_ports::{BlobWriter, KeptBlobs};
 use nodectl_types::{BlobHash, JobId, NodeId};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Deserialize;
@@ -129,7 +129,8 @@ impl BlobLink<'_> {
         Ok(match writing {
             Ok(writer) => {
                 let (kept, job) = (self.context.kept.clone(), self.job);
-                self.on_disk(bytes, move || kept.finish(job, writer)).await
+                self.on_disk(bytes, move || kept.finish(job, writer, None))
+                    .await
             }
             Err(why) => Err(why),
         })

@@ -9,6 +9,7 @@ import queue
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -521,13 +522,6 @@ def test_a_long_chain_of_which_all_is_gone_is_made_again():
     assert len(last.result()) == 70_061
 
 
-def test_a_lost_value_that_was_scattered_is_told():
-    value = futures.scatter("something that nothing makes again")
-    lose(value)
-    with pytest.raises(nodectl.NodeError):
-        value.result()
-
-
 def test_a_result_that_is_lost_before_a_call_is_given_it_is_computed_again(tmp_path):
     path = str(tmp_path / "times")
     first = block.remote(path, 6)
@@ -537,8 +531,66 @@ def test_a_result_that_is_lost_before_a_call_is_given_it_is_computed_again(tmp_p
     assert (tmp_path / "times").read_text() == "xx"
 
 
-def test_a_value_that_was_scattered_and_is_lost_is_told_to_the_call_that_needs_it():
-    value = futures.scatter(b"something else that nothing makes again")
+def test_a_value_that_was_scattered_is_on_nodes_while_its_future_is_there_and_calls_are_given_it():
+    before = kept()
+    value = futures.scatter(bytes(100_000))
+    short = futures.scatter(bytes(10))
+    assert not kept() - before, "no call is given it yet"
+    apart = nodectl.remote(lengths, cpus=0.25)
+    assert futures.gather([call.remote(value, short) for call in (lengths, apart) for _ in range(4)]) == [100_010] * 8
+    assert len(kept() - before) == 1
+    del value
+    wait_until(lambda: not kept() - before)
+
+
+def test_a_value_that_was_scattered_is_what_it_was_then():
+    numpy = pytest.importorskip("numpy")
+    values = numpy.ones(50_000)
+    value = futures.scatter(values)
+    values[:] = 0
+    assert total.remote(value).result() == value.result().sum() == 50_000
+
+
+def test_a_value_that_was_scattered_and_is_lost_is_put_there_again():
+    before = kept()
+    value = futures.scatter(b"x" * 100_000)
+    assert lengths.remote(value).result() == 100_000
     lose(value)
-    with pytest.raises(nodectl.NodeError, match="lost"):
-        lengths.remote(value).result()
+    assert value.result() == b"x" * 100_000
+    # All of them miss it at once.
+    assert futures.gather([lengths.remote(value) for _ in range(16)]) == [100_000] * 16
+    del value
+    wait_until(lambda: not kept() - before)
+
+
+NODE_DIES = """
+import os, signal
+import nodectl
+from nodectl import _node, futures
+
+@nodectl.remote(cpus=0.5)
+def length(value):
+    return len(value)
+
+value = futures.scatter(bytes(100_000))
+assert length.remote(value).result() == 100_000
+for _ in range(2):
+    os.kill(_node.request(_node.socket_path(), "GET", "/v1/node")["pid"], signal.SIGKILL)
+    _node._own.wait()
+    assert futures.gather([length.remote(value) for _ in range(4)]) == [100_000] * 4
+assert len(value.result()) == 100_000
+print("as it should be")
+"""
+
+
+def test_a_value_that_was_scattered_outlives_the_programs_own_node(tmp_path):
+    (tmp_path / "program.py").write_text(NODE_DIES)
+    environment = {**os.environ, "NODECTL_NODE__DATA_DIR": str(tmp_path / "data")}
+    done = subprocess.run([sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, env=environment)
+    assert done.stdout == "as it should be\n", done.stderr
+
+
+def test_a_value_for_which_there_is_no_room_is_told(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    with pytest.raises(nodectl.NodeError, match="(?s)cannot be scattered.*TMPDIR"):
+        futures.scatter(bytes(100_000))

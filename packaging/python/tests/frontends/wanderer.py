@@ -1,5 +1,5 @@
-"""A program whose calls are on three nodes, of which one dies while results of calls lie there: says when, and at the end whether all
-came out right."""
+"""A program whose calls are on three nodes, of which one dies while results of calls lie there, and a value that they were given: says when,
+and at the end whether all came out right."""
 
 import concurrent.futures
 import os
@@ -10,10 +10,10 @@ from nodectl import futures
 
 
 @nodectl.remote(cpus=1)
-def block(number):
+def block(number, value):
     # Long enough for calls to go to all nodes.
     time.sleep(0.5)
-    return os.environ["NODECTL_TASK_DIR"].partition("/jobs/")[0], bytes([number]) * 100_000
+    return os.environ["NODECTL_TASK_DIR"].partition("/jobs/")[0], bytes([number]) * len(value)
 
 
 @nodectl.remote(cpus=1)
@@ -22,7 +22,9 @@ def size(*blocks):
 
 
 if __name__ == "__main__":
-    blocks = [block.remote(number) for number in range(9)]
+    value = futures.scatter(bytes(100_000))
+    blocks = [block.remote(number, value) for number in range(9)]
+    del value
     futures.wait(blocks)
     assert len({concurrent.futures.Future.result(block).origin for block in blocks}) == 3
     print("calls are done", flush=True)
