@@ -12,7 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PAGES = [os.path.join(HERE, "../../../../docs/guide", name) for name in ("python-frontends.md", "graphs.md", "open.md")]
 LIMIT_SECONDS = 240
 # What a program needs beside the package, by the name that it imports.
-_NEEDED = ("dask", "emcee", "joblib", "numpy", "optuna", "pandas", "scipy", "sklearn", "submitit", "hydra", "ewoks")
+_NEEDED = ("dask", "deap", "dynesty", "emcee", "joblib", "numpy", "optuna", "pandas", "scipy", "sklearn", "submitit", "hydra", "ewoks")
 
 
 def missing():
