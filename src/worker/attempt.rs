@@ -216,7 +216,8 @@ impl AttemptContext {
     /// it, since waking another to do so takes as long as all the rest.
     pub fn finish(&self, task: &StartTask, staged: &Staged, remains: Remains) {
         let event = self.ended_event(task, staged, &remains);
-        self.remover.remove_attempt(remains.dir, staged);
+        let has_params = !task.params.is_empty();
+        self.remover.remove_attempt(remains.dir, staged, has_params);
         self.tell_end(task, event);
     }
 

@@ -87,8 +87,9 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
     if failure.is_none() {
         // What a script that shares its parameters came to: one of its workers leaves it.
         let trains = work.env.iter().any(|(name, _)| name == servers::VARIABLE);
-        let model = fs::symlink_metadata(dir.join(servers::MODEL))
-            .is_ok_and(|metadata| trains && metadata.is_file());
+        let model = trains
+            && fs::symlink_metadata(dir.join(servers::MODEL))
+                .is_ok_and(|metadata| metadata.is_file());
         let skip = |name: &str| {
             name == STDOUT_FILE
                 || name == STDERR_FILE
@@ -169,6 +170,9 @@ fn blank(ended: &EndedAttempt<'_>, outcome: Outcome) -> TaskRecord {
 }
 
 fn failure_of(ended: &EndedAttempt<'_>, dir: &Path) -> Option<Failure> {
+    if *ended.verdict == Verdict::Process(ProcessEnd::Exited(0)) {
+        return None;
+    }
     let work = &ended.task.work;
     let wanted = file_limit(work.output_limit_bytes, work.log_limit_bytes);
     let own = rustix::process::getrlimit(rustix::process::Resource::Fsize).maximum;
@@ -234,6 +238,9 @@ fn capture(
     (inline_bytes, limit_bytes): (u64, u64),
     blobs: &dyn Blobs,
 ) -> io::Result<Captured> {
+    if streams::is_empty(path) {
+        return Ok(Captured::default());
+    }
     let Some((file, length)) = streams::open(path)? else {
         return Ok(Captured::default());
     };

@@ -261,17 +261,17 @@ impl Remover {
     }
 
     /// Removes an attempt's directory. The usual one holds what we put there and nothing else,
-    /// which is gone sooner than set aside; any other is as it was but for those files.
-    pub fn remove_attempt(&self, dir: PathBuf, staged: &Staged) {
+    /// which is gone sooner than set aside; any other is as it was but for those files. Of an
+    /// attempt that got no parameters, a file of that name is its own.
+    pub fn remove_attempt(&self, dir: PathBuf, staged: &Staged, has_params: bool) {
         if let Some(own) = &staged.own {
             // Links, and not many.
             let _ = fs::remove_dir_all(own);
         }
         let links = staged.links.iter().map(|(name, _)| name.as_str());
-        for name in [STDOUT_FILE, STDERR_FILE, PARAMS_FILE]
-            .into_iter()
-            .chain(links)
-        {
+        let params = has_params.then_some(PARAMS_FILE);
+        let own = [STDOUT_FILE, STDERR_FILE].into_iter().chain(params);
+        for name in own.chain(links) {
             // One that is missing, or that the task made something else of, is no problem here.
             let _ = fs::remove_file(dir.join(name));
         }

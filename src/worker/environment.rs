@@ -197,7 +197,8 @@ pub fn of_task(
     for (name, value) in gpu_variables(&task.gpus, Path::new("/sys/bus/pci/devices")) {
         set(name, value.into());
     }
-    let manifest = drivers::manifest(&base.drivers).filter(|_| !task.gpus.is_empty());
+    let has_gpus = !task.gpus.is_empty();
+    let manifest = has_gpus.then(|| drivers::manifest(&base.drivers)).flatten();
     for (name, path) in manifest.iter().flat_map(|path| drivers::variables(path)) {
         set(name, path.into());
     }

@@ -55,6 +55,8 @@ struct LinkState {
     suspended: bool,
     closing: bool,
     supervisor: u32,
+    /// How many wait to hear of processes that have started.
+    listeners: usize,
     /// Of processes that this node is not hidden from.
     open: HashMap<LaunchId, Option<i32>>,
 }
@@ -150,7 +152,7 @@ impl SupervisorLink {
     /// task. Orphans are no longer known by their task: they are kept out where any task is. Waits
     /// a moment for what the supervisor is about to say.
     pub fn keeps_out(&self, pid: i32) -> bool {
-        let state = self.shared.lock();
+        let mut state = self.shared.lock();
         let main = match supervisor::started_by(state.supervisor, pid) {
             Ok(None) => return false,
             Ok(Some(main)) => main,
@@ -161,11 +163,14 @@ impl SupervisorLink {
         let is_open = |state: &LinkState| state.open.values().any(|open| *open == Some(main));
         let unclear =
             |state: &mut LinkState| !is_open(state) && state.open.values().any(Option::is_none);
+        state.listeners += 1;
         let waited = self
             .shared
             .changed
             .wait_timeout_while(state, NEWS_PATIENCE, unclear);
-        !is_open(&waited.unwrap_or_else(PoisonError::into_inner).0)
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.listeners -= 1;
+        !is_open(&state)
     }
 
     pub fn stop(&self, id: LaunchId) {
@@ -294,7 +299,9 @@ impl LinkShared {
             Report::Started { id, pid } => {
                 if let Some(open) = state.open.get_mut(&id) {
                     *open = Some(pid);
-                    self.changed.notify_all();
+                    if state.listeners > 0 {
+                        self.changed.notify_all();
+                    }
                 }
                 if let Some(started) = state
                     .waiters

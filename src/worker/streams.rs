@@ -18,6 +18,13 @@ pub fn open(path: &Path) -> io::Result<Option<(File, u64)>> {
     open_with(OpenOptions::new().read(true), path)
 }
 
+/// Whether a stream is a file without a byte, as most of short tasks are: one question, where
+/// opening it takes three.
+pub fn is_empty(path: &Path) -> bool {
+    path.symlink_metadata()
+        .is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
+}
+
 fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Option<(File, u64)>> {
     let file = match options
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)

@@ -250,7 +250,9 @@ impl ReadyWorker {
         if can_be_passed_on && directory::is_as_made(&dir, &self.equipment.staged) {
             self.spare = Some(dir);
         } else {
-            context.remover.remove_attempt(dir, &self.equipment.staged);
+            context
+                .remover
+                .remove_attempt(dir, &self.equipment.staged, true);
         }
         after
     }
