@@ -484,6 +484,7 @@ impl Adapters {
             trainings: self.trainings.clone(),
             machine: Arc::new(machine),
             retention: Arc::new(remembered::NotesWriter::of_jobs(&self.data_dir)),
+            beginnings: Arc::new(remembered::NotesWriter::of_beginnings(&self.data_dir)),
             owner: Arc::new(remembered::NotesWriter::of_owner(&self.data_dir)),
             vault: self.vault.clone(),
             program,

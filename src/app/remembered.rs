@@ -1,11 +1,11 @@
 //! The files in which a node keeps what its next life should know, besides journals: what it
-//! remembers of ended jobs, what the machine's owner said, and named secrets. Each is replaced
-//! whole.
+//! remembers of ended jobs, what it has said about who votes first on logs, what the machine's
+//! owner said, and named secrets. Each is replaced whole.
 
 use nodectl_node::EarlierLives;
-use nodectl_ports::{OwnerKeeper, RetentionKeeper, Written, atomic};
-use nodectl_types::{KeptSecret, OwnerWord, Retention, Roster};
-use nodectl_wire::{retention, secrets};
+use nodectl_ports::{BeginningsKeeper, OwnerKeeper, RetentionKeeper, Written, atomic};
+use nodectl_types::{Beginnings, KeptSecret, OwnerWord, Retention, Roster};
+use nodectl_wire::{beginnings, retention, secrets};
 use std::{
     fs::File,
     io::{self, Read},
@@ -15,6 +15,7 @@ use std::{
 use tokio::sync::watch;
 
 const RETENTION_FILE: &str = "retention.json";
+const BEGINNINGS_FILE: &str = "beginnings";
 const OWNER_FILE: &str = "owner.json";
 pub const SECRETS_FILE: &str = "secrets";
 /// More than the owner's word ever has, with `limits::MAX_FORGOTTEN` nodes in it.
@@ -36,6 +37,11 @@ pub fn load(
             &data_dir.join(RETENTION_FILE),
             retention::MAX_BYTES,
             retention::decode,
+        ),
+        beginnings: read(
+            &data_dir.join(BEGINNINGS_FILE),
+            beginnings::MAX_BYTES,
+            beginnings::decode,
         ),
         owner: read(&data_dir.join(OWNER_FILE), OWNER_BYTES, |bytes| {
             serde_json::from_slice(bytes).map_err(|error| error.to_string())
@@ -98,6 +104,21 @@ impl NotesWriter<Retention> {
             |path, error| {
                 // Who had a job removed is told so.
                 tracing::debug!("{} cannot be written: {error}", path.display());
+            },
+        )
+    }
+}
+
+impl NotesWriter<Beginnings> {
+    pub fn of_beginnings(data_dir: &Path) -> Self {
+        Self::start(
+            data_dir.join(BEGINNINGS_FILE),
+            beginnings::encode,
+            |path, error| {
+                tracing::warn!(
+                    "{} cannot be written, so that this node has no part in beginning logs: {error}",
+                    path.display()
+                );
             },
         )
     }
@@ -192,6 +213,12 @@ async fn told_or_due<T>(told: &mut watch::Receiver<Numbered<T>>, failed: bool) -
 impl RetentionKeeper for NotesWriter<Retention> {
     fn keep(&self, retention: Retention) -> Written {
         self.write(retention)
+    }
+}
+
+impl BeginningsKeeper for NotesWriter<Beginnings> {
+    fn keep(&self, beginnings: Beginnings) -> Written {
+        self.write(beginnings)
     }
 }
 

@@ -10,7 +10,8 @@ use super::{
     timers::{Timer, Timers},
 };
 use nodectl_types::{
-    Answer, Attempt, BlobHash, JobId, Message, NodeId, QueryError, Record, TaskIndex, Time, Voters,
+    Answer, Attempt, BlobHash, JobHead, JobId, Message, NodeId, QueryError, Record, TaskIndex,
+    Time, Voters,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -100,6 +101,19 @@ impl Core {
         !self.members.has_company() && (lasts || !self.members.has_visitors())
     }
 
+    /// Those among which more than half begin a log, as far as this node knows: members, and
+    /// holders of the job, that are not known to have ended.
+    pub fn electors(&self, job: JobId) -> BTreeSet<NodeId> {
+        let holders = self.directory.get(job).map(JobHead::holders);
+        let holders = holders.into_iter().flatten();
+        let holders = holders.filter(|node| !self.members.is_over(*node));
+        self.members
+            .not_ended()
+            .into_iter()
+            .chain(holders)
+            .collect()
+    }
+
     /// The voters of a log, as far as this node knows.
     pub fn voters(&self, job: JobId) -> Option<&Voters> {
         self.directory.get(job)?.voters.as_ref()
@@ -148,6 +162,14 @@ impl Core {
     pub fn keep_then_answer(&mut self, note: Note, to: Asker, answer: Answer) {
         let then = Some((to, answer));
         self.effects.push(Effect::Keep { note, then });
+    }
+
+    /// Has a note written, and sends the message once it is on the disk: what was said is known to
+    /// this node's next life, too.
+    pub fn keep_then_send(&mut self, note: Note, to: NodeId, message: Message) {
+        let message = Box::new(message);
+        self.effects
+            .push(Effect::KeepThenSend { note, to, message });
     }
 
     /// Answers with what the core does not know itself.

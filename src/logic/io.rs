@@ -2,8 +2,8 @@
 //! through here.
 
 use nodectl_types::{
-    Answer, Attempt, BlobHash, Cell, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
-    NodeInfo, NodeLoad, OwnerWord, Query, QueryError, Record, Retention, Roster, StartTask,
+    Answer, Attempt, Beginnings, BlobHash, Cell, JobId, JobSpec, KeptSecret, Message, MetricPoint,
+    NodeId, NodeInfo, NodeLoad, OwnerWord, Query, QueryError, Record, Retention, Roster, StartTask,
     StreamToken, Surroundings, TaskIndex, TaskRecord, Time,
     history::LoadSpan,
     query::{Cursor, LogPlace, Progress},
@@ -131,6 +131,8 @@ pub enum Note {
     Secrets(Vec<KeptSecret>),
     /// Who belongs to the cluster: only whom it admits is admitted from now on.
     Roster(Box<Roster>),
+    /// What it has said about who votes first on logs and open jobs.
+    Beginnings(Beginnings),
 }
 
 /// Something to be done. The order matters: earlier first.
@@ -171,6 +173,13 @@ pub enum Effect {
     Keep {
         note: Note,
         then: Option<(Asker, Answer)>,
+    },
+    /// To be written, and then, once it is on the disk, sent, perhaps to this node itself. If it
+    /// cannot be written nothing is sent.
+    KeepThenSend {
+        note: Note,
+        to: NodeId,
+        message: Box<Message>,
     },
     /// To be sealed with the key of the newest secret; `Input::SecretsRenewed` follows.
     RenewSecrets(Vec<KeptSecret>),

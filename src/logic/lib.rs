@@ -24,6 +24,7 @@
 //! | `copies` | keeping copies of jobs' state |
 //! | `rest` | ended jobs of which only the disk knows the single tasks |
 //! | `known_spec` | a job's specification, with its tables or without |
+//! | `beginnings` | who votes first on logs: what this node has said of that |
 //! | `votes` | claims to logs: which of them this node is for |
 //! | `handover` | writes that are under way when a claim is made or lost |
 //! | `resync` | bringing copies to the same contents |
@@ -36,6 +37,7 @@
 //! | `secrets` | named secrets of jobs |
 //! | `questions` | finding who can answer a user |
 
+mod beginnings;
 mod chronicle;
 pub mod coordinator;
 pub mod copies;
@@ -85,7 +87,9 @@ use self::{
     timers::Timer,
 };
 pub use io::{Asker, DiskEffect, Effect, Input, Lookup, Note, Now, TaskEffect};
-use nodectl_types::{JobId, Message, NodeId, NodeInfo, Roster, TaskRecord, Terms, Time, limits};
+use nodectl_types::{
+    Beginnings, JobId, Message, NodeId, NodeInfo, Roster, TaskRecord, Terms, Time, limits,
+};
 use rand::RngExt;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -134,6 +138,7 @@ pub struct State {
     healing: Healing,
     recalls: Recalls,
     roster: Roster,
+    beginnings: Beginnings,
     /// What this node's journals have of jobs whose specifications they have lost.
     orphans: BTreeMap<JobId, Vec<Arc<TaskRecord>>>,
     /// Coordinators to be stepped at the end of the turn.
@@ -176,6 +181,7 @@ impl State {
             healing: Healing::default(),
             recalls: Recalls::default(),
             roster: Roster::default(),
+            beginnings: Beginnings::default(),
             orphans: BTreeMap::new(),
             touched: BTreeSet::new(),
             leaving: false,

@@ -66,6 +66,19 @@ impl State {
             } => self.caught_up(from, job, mark),
             Message::NoCopy { job, epoch } => self.no_copy(from, job, epoch),
             Message::VoteRefused { job, epoch } => self.vote_refused(job, epoch),
+            Message::AskBallot {
+                job,
+                ballot,
+                voters,
+            } => self.ballot_asked(from, job, ballot, voters),
+            Message::BallotTold {
+                job,
+                ballot,
+                known,
+                members,
+            } => self.with_coordinator(job, |coordinator, core, copy| {
+                coordinator.ballot_told(core, &copy.lattice, from, ballot, (known, members));
+            }),
             Message::Assign {
                 job,
                 epoch,

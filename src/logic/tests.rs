@@ -1,5 +1,6 @@
 //! Single decisions that the simulation does not look at: what users are told, what outlasts what.
 
+mod beginnings;
 mod beside;
 mod holders;
 mod kept;
@@ -166,6 +167,10 @@ impl Solo {
                     Effect::Task(TaskEffect::Stop { job, task, attempt }) => {
                         self.running.retain(|key| *key != (task, attempt));
                         inputs.push(Input::TaskStopped { job, task, attempt });
+                    }
+                    Effect::KeepThenSend { to, message, .. } if to == self.state.node() => {
+                        let message = *message;
+                        inputs.push(Input::Message { from: to, message });
                     }
                     Effect::Answer { answer, .. } => self.answers.push(answer),
                     _ => {}

@@ -4,7 +4,7 @@
 use super::{Node, Ports};
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_logic::{Asker, DiskEffect, Effect, Lookup, Note, TaskEffect, executor::batches};
-use nodectl_ports::{Event, NetEvent, StoreEvent, WorkerEvent, specs};
+use nodectl_ports::{Event, NetEvent, StoreEvent, WorkerEvent, Written, specs};
 use nodectl_types::{
     Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, Record, TaskIndex,
     TaskRecord,
@@ -54,6 +54,7 @@ impl Node {
                 self.waiting.push(Event::Renewed { were, are });
             }
             Effect::Keep { note, then } => self.keep(note, then),
+            Effect::KeepThenSend { note, to, message } => self.keep_then_send(note, to, *message),
             Effect::Notice(text) => tracing::info!("{text}"),
             Effect::Left => self.left = true,
         }
@@ -61,12 +62,7 @@ impl Node {
 
     /// Whoever asked for what is in the note is answered when it is on the disk.
     fn keep(&mut self, note: Note, then: Option<(Asker, Answer)>) {
-        let written = match note {
-            Note::Retention(retention) => self.ports.retention.keep(retention),
-            Note::Owner(word) => self.ports.owner.keep(word),
-            Note::Secrets(secrets) => self.ports.vault.keep(secrets),
-            Note::Roster(roster) => self.ports.network.adopt(*roster),
-        };
+        let written = self.write(note);
         let Some((to, answer)) = then else { return };
         let answer = async move {
             let written = tokio::time::timeout(WRITTEN_WITHIN, written).await;
@@ -93,6 +89,34 @@ impl Node {
                     network.send(node, Message::Answer { id, answer });
                 });
             }
+        }
+    }
+
+    /// The message goes out when the note is on the disk: also to this node itself.
+    fn keep_then_send(&self, note: Note, to: NodeId, message: Message) {
+        let written = self.write(note);
+        let (network, handle) = (self.ports.network.clone(), self.ports.handle.clone());
+        let from = self.state.node();
+        tokio::spawn(async move {
+            if let Err(why) = written.await {
+                tracing::debug!("nothing is said that cannot be written: {why}");
+            } else if to == from {
+                handle
+                    .tell(Event::Net(NetEvent::Message { from, message }))
+                    .await;
+            } else {
+                network.send(to, message);
+            }
+        });
+    }
+
+    fn write(&self, note: Note) -> Written {
+        match note {
+            Note::Retention(retention) => self.ports.retention.keep(retention),
+            Note::Beginnings(beginnings) => self.ports.beginnings.keep(beginnings),
+            Note::Owner(word) => self.ports.owner.keep(word),
+            Note::Secrets(secrets) => self.ports.vault.keep(secrets),
+            Note::Roster(roster) => self.ports.network.adopt(*roster),
         }
     }
 

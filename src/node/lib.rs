@@ -14,13 +14,13 @@ mod garbage;
 use garbage::LiveBlobs;
 use nodectl_logic::{Config, Input, Now, State};
 use nodectl_ports::{
-    BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, OwnProgram,
-    OwnerKeeper, PoolService, RetentionKeeper, Runner, StoreEvent, Trainings, UserRequest, Vault,
-    WorkerEvent, specs, wall_ms,
+    BeginningsKeeper, BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle,
+    OwnProgram, OwnerKeeper, PoolService, RetentionKeeper, Runner, StoreEvent, Trainings,
+    UserRequest, Vault, WorkerEvent, specs, wall_ms,
 };
 use nodectl_types::{
-    Answer, JobId, KeptSecret, Message, OwnerWord, Query, QueryError, Record, Retention, Roster,
-    Time,
+    Answer, Beginnings, JobId, KeptSecret, Message, OwnerWord, Query, QueryError, Record,
+    Retention, Roster, Time,
     units::{counted, format_bytes},
 };
 use std::{
@@ -54,6 +54,7 @@ pub struct Ports {
     pub trainings: Arc<dyn Trainings>,
     pub machine: Arc<dyn Machine>,
     pub retention: Arc<dyn RetentionKeeper>,
+    pub beginnings: Arc<dyn BeginningsKeeper>,
     pub owner: Arc<dyn OwnerKeeper>,
     pub vault: Arc<dyn Vault>,
     pub program: Arc<dyn OwnProgram>,
@@ -63,6 +64,7 @@ pub struct Ports {
 #[derive(Debug, Default)]
 pub struct EarlierLives {
     pub retention: Retention,
+    pub beginnings: Beginnings,
     pub owner: OwnerWord,
     pub secrets: Vec<KeptSecret>,
     pub roster: Roster,
@@ -162,6 +164,7 @@ impl Node {
         let described = info.version;
         let mut state = State::new(now, info, config);
         state.restore_retention(remembered.retention);
+        state.restore_beginnings(remembered.beginnings);
         state.restore_owner(remembered.owner);
         state.restore_secrets(remembered.secrets);
         state.restore_roster(remembered.roster);

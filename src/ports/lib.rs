@@ -36,9 +36,10 @@ pub use streams::{Close, Duplex, Halves, PeerStream, Streams};
 
 use futures::future::BoxFuture;
 use nodectl_types::{
-    Answer, Attempt, Author, BlobHash, Cell, JobId, JobSpec, KeptSecret, MakingEnvironment,
-    Message, MetricPoint, NodeId, NodeInfo, OwnerWord, ProgramHere, Query, QueryError, Record,
-    Retention, Roster, StartTask, StreamToken, Surroundings, TaskIndex, TaskRecord,
+    Answer, Attempt, Author, Beginnings, BlobHash, Cell, JobId, JobSpec, KeptSecret,
+    MakingEnvironment, Message, MetricPoint, NodeId, NodeInfo, OwnerWord, ProgramHere, Query,
+    QueryError, Record, Retention, Roster, StartTask, StreamToken, Surroundings, TaskIndex,
+    TaskRecord,
     history::{LoadPage, LoadSpan},
     query::{LogPlace, TrainingHere},
     roster::SecretText,
@@ -366,6 +367,12 @@ pub type Written = BoxFuture<'static, Result<(), String>>;
 /// Keeps what the node's next life should know of ended jobs; what is told last counts.
 pub trait RetentionKeeper: Send + Sync {
     fn keep(&self, retention: Retention) -> Written;
+}
+
+/// Keeps what the node has said about who votes first on logs, for its next life; what is told last
+/// counts.
+pub trait BeginningsKeeper: Send + Sync {
+    fn keep(&self, beginnings: Beginnings) -> Written;
 }
 
 /// Keeps what people said at the node, for its next life; what is told last counts.

@@ -62,7 +62,7 @@ pub struct JobHead {
     pub is_step: bool,
     /// The job's tasks are entries that users append, and `tasks` the most that there can be.
     pub is_log: bool,
-    /// Of a log or an open job that somebody has claimed: who decides which entries or rows count.
+    /// Of a log or an open job that has begun: who decides which entries or rows count.
     pub voters: Option<Voters>,
     /// Of an open job: whether more tasks may be added to it. It only falls. None: all tasks came
     /// with the submission.
@@ -86,7 +86,7 @@ pub struct JobHead {
 /// that named them, as heads are ordered, then by `version`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Voters {
-    /// The claim under which they were named.
+    /// The claim under which they were named; 0 of those that the log began with.
     pub epoch: u32,
     pub holder: NodeId,
     /// The version of the head that named them.
@@ -98,13 +98,13 @@ pub struct Voters {
 }
 
 impl Voters {
-    /// Under a log's first claim its coordinator decides alone.
-    pub fn first(holder: NodeId) -> Self {
+    /// Those that a log begins with, as was agreed upon: below all that a claim names.
+    pub fn first(nodes: Vec<NodeId>) -> Self {
         Self {
-            epoch: 1,
-            holder,
+            epoch: 0,
+            holder: nodes.first().copied().unwrap_or(NodeId([0; 32])),
             version: 0,
-            nodes: vec![holder],
+            nodes,
             former: Vec::new(),
         }
     }

@@ -56,6 +56,7 @@
 
 pub mod after;
 pub mod author;
+pub mod beginning;
 mod bytes;
 pub mod cell;
 pub mod check;
@@ -107,6 +108,7 @@ pub mod units;
 
 pub use after::After;
 pub use author::Author;
+pub use beginning::{Ballot, Beginning, Beginnings};
 pub use cell::{Cell, CopyDigest, Key};
 pub use gang::{Gang, GangWord};
 pub use graph::{Need, Needs, RowSet, TaskKind};

@@ -123,6 +123,10 @@ pub const REPLICA_WINDOW_BYTES: usize = 16 << 20;
 pub const JOB_REPLICAS: usize = 3;
 /// Nodes that decide which entries of a log count, at most.
 pub const MAX_VOTERS: usize = 8;
+/// Nodes among which more than half begin a log, at most.
+pub const MAX_ELECTORS: usize = 4096;
+/// Logs and open jobs of which a node remembers what it has said about their first voters.
+pub const MAX_BEGINNINGS: usize = MAX_JOBS;
 
 /// GPUs of a node whose load is remembered: as many as its memory of it has room for.
 pub const HISTORY_GPUS: usize = 10;

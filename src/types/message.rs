@@ -5,9 +5,9 @@
 //! variant.
 
 use super::{
-    Answer, Attempt, Cell, CopyDigest, GangWord, JobHead, JobId, JobSpec, KeptSecret, MetricPoint,
-    Need, NodeId, NodeInfo, Params, Query, QueryError, Roster, StreamToken, TaskIndex, TaskRecord,
-    WorkSpec, gang::Seat, membership::Packet,
+    Answer, Attempt, Ballot, Beginning, Cell, CopyDigest, GangWord, JobHead, JobId, JobSpec,
+    KeptSecret, MetricPoint, Need, NodeId, NodeInfo, Params, Query, QueryError, Roster,
+    StreamToken, TaskIndex, TaskRecord, WorkSpec, gang::Seat, membership::Packet,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -130,6 +130,24 @@ pub enum Message {
     VoteRefused {
         job: JobId,
         epoch: u32,
+    },
+    /// Asks the receiver to take part in a ballot on the first voters of a log or an open job:
+    /// without `voters` to promise so, with them to accept those. Answered by `BallotTold`; or by
+    /// `Heads`, where the job has voters already.
+    AskBallot {
+        job: JobId,
+        ballot: Ballot,
+        voters: Option<Vec<NodeId>>,
+    },
+    /// What the sender has on its disk about a job's first voters after it was asked to take part
+    /// in that ballot: whether it does follows from it.
+    BallotTold {
+        job: JobId,
+        ballot: Ballot,
+        known: Beginning,
+        /// The members, the sender included, that it does not know to have ended; at most
+        /// `limits::MAX_ELECTORS`.
+        members: Vec<NodeId>,
     },
 
     /// Run these. The work is inside unless the receiver has it already.

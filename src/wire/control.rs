@@ -1,8 +1,10 @@
 //! Control messages between nodes: postcard, length first, validated before use.
 
+use super::beginnings::are_first_voters;
 use nodectl_types::{
-    Admits, Answer, Author, CopyDigest, Gang, GangWord, JobHead, JobQuery, JobSpec, KeptSecret,
-    Message, NodeInfo, Params, Query, Roster, RowSet, TaskRecord, Voters, WorkSpec,
+    Admits, Answer, Author, Beginning, CopyDigest, Gang, GangWord, JobHead, JobQuery, JobSpec,
+    KeptSecret, Message, NodeId, NodeInfo, Params, Query, Roster, RowSet, TaskRecord, Voters,
+    WorkSpec,
     check::row_bytes,
     event::ClusterEvent,
     history::{GpuPage, LoadPage},
@@ -106,6 +108,8 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
         Message::Metrics { points, .. } => check(points.len() <= limits::METRIC_POINTS, "too many values of a metric"),
         Message::Ask { query, .. } => validate_query(query),
         Message::Answer { answer, .. } => answer.as_ref().map_or(Ok(()), validate_answer),
+        Message::AskBallot { voters, .. } => validate_first(voters.as_deref()),
+        Message::BallotTold { known, members, .. } => validate_told(known, members),
         Message::Secrets(secrets) => {
             check(secrets.len() <= limits::MAX_SECRETS, "too many secrets")?;
             check(secrets.iter().all(is_secret), "an impossible secret")
@@ -141,6 +145,17 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
         | Message::Release { .. }
         | Message::SecretsDigest(_) => Ok(()),
     }
+}
+
+fn validate_told(known: &Beginning, members: &[NodeId]) -> Result<(), BadMessage> {
+    check(members.len() <= limits::MAX_ELECTORS, "too many members")?;
+    let accepted = known.accepted.as_ref();
+    validate_first(accepted.map(|(_, voters)| voters.as_slice()))
+}
+
+fn validate_first(voters: Option<&[NodeId]>) -> Result<(), BadMessage> {
+    let are_few = voters.is_none_or(are_first_voters);
+    check(are_few, "too many first voters, or none")
 }
 
 fn validate_gang_word(word: &GangWord) -> Result<(), BadMessage> {

@@ -9,11 +9,13 @@
 //! | `former` | the same, as the version before had them |
 //! | `api` | the JSON of the local HTTP API |
 //! | `retention` | what is remembered of ended jobs, on disk |
+//! | `beginnings` | what was said about who votes first on logs, on disk |
 //! | `secrets` | named secrets, on disk |
 //! | `frames` | streams to Python workers and pools |
 //! | `golden` | tests that hold the bytes of the binary formats |
 
 pub mod api;
+pub mod beginnings;
 pub mod control;
 mod former;
 pub mod frames;

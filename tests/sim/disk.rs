@@ -7,7 +7,7 @@
 
 use nodectl_types::Record;
 use nodectl_types::{
-    BlobHash, Cell, JobHead, JobId, JobSpec, Retention, TaskIndex, TaskRecord, Time,
+    Beginnings, BlobHash, Cell, JobHead, JobId, JobSpec, Retention, TaskIndex, TaskRecord, Time,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -47,6 +47,7 @@ pub struct Disk {
     pub hangs_until: Time,
     /// What the node remembers of ended jobs.
     pub retention: Retention,
+    pub beginnings: Beginnings,
     /// Records of journals that have lost their specification: they are in the job's next journal.
     pub partial: BTreeMap<JobId, Vec<Record>>,
     /// Tasks whose records turned bad under a running node.
@@ -355,6 +356,7 @@ impl Disk {
             journals: self.journals.clone(),
             blobs: self.blobs.clone(),
             retention: self.retention.clone(),
+            beginnings: self.beginnings.clone(),
             partial: self.partial.clone(),
             rotten: self.rotten.clone(),
             was_damaged: self.was_damaged,

@@ -19,6 +19,8 @@ const PAGE: u32 = 16;
 /// A log that users append to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogPlan {
+    /// Users who open it by one name at once, each through another node.
+    pub openers: u32,
     pub writers: u32,
     /// Of each writer.
     pub entries: u32,
@@ -32,8 +34,11 @@ impl Plan {
             return;
         }
         let storm_ms = self.heals_at.as_millis() as u64;
+        // Other seeds go on drawing what they drew.
+        let openers = 1 + u32::from(self.seed.is_multiple_of(2));
         for _ in 0..rng.random_range(1..=2) {
             let log = LogPlan {
+                openers,
                 writers: rng.random_range(1..=4),
                 entries: rng.random_range(1..=60),
             };
@@ -42,15 +47,13 @@ impl Plan {
         }
     }
 
-    /// No disk loses anything, who answers tells the truth, and there is one cut at most, between two
-    /// sides: beside several a log may be begun twice. Of one that has begun
-    /// `scenarios::logs::cuts_overlap` sees more.
+    /// No disk loses anything, no message is lost on an open connection, and who answers tells the
+    /// truth.
     pub fn keeps_orders(&self) -> bool {
         let is_beyond = |(_, item): &(_, Item)| match item {
             Item::Fault(fault) => matches!(
                 fault,
                 Fault::Wall { .. }
-                    | Fault::Cut { one_way: true, .. }
                     | Fault::Damage { .. }
                     | Fault::Lose { .. }
                     | Fault::Copy { .. }
@@ -59,10 +62,7 @@ impl Plan {
             ),
             Item::Act(_) => false,
         };
-        let is_cut = |(_, item): &&(_, Item)| matches!(item, Item::Fault(Fault::Cut { .. }));
-        let cuts = self.items.iter().filter(is_cut).count();
-        let lossy =
-            cuts > 1 || self.net.loss > 0.0 || self.splits.is_some() || self.disk_errors > 0.0;
+        let lossy = self.net.loss > 0.0 || self.splits.is_some() || self.disk_errors > 0.0;
         !lossy && !self.items.iter().any(is_beyond)
     }
 }
@@ -79,6 +79,8 @@ struct Writer {
 struct Log {
     plan: LogPlan,
     job: Option<JobId>,
+    /// Who of those that open it has been answered.
+    opened: Vec<bool>,
     writers: Vec<Writer>,
     /// How far each reader is.
     readers: Vec<TaskIndex>,
@@ -90,7 +92,7 @@ struct Log {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
-    Submit,
+    Submit(usize),
     Append(usize),
     Look(usize),
     Read(usize),
@@ -165,13 +167,20 @@ impl World {
     pub fn begin_log(&mut self, plan: LogPlan) {
         self.logs.logs.push(Log {
             writers: (0..plan.writers).map(|_| Writer::default()).collect(),
-            plan,
             job: None,
+            opened: vec![false; plan.openers as usize],
+            plan,
             readers: vec![0; READERS],
             told: BTreeMap::new(),
             places: BTreeMap::new(),
         });
         self.logs_act();
+    }
+
+    /// The job that the n-th log is to be, by the name by which its users open it.
+    pub fn log_name(&self, number: usize) -> JobId {
+        let key = self.plan.seed << 8 | number as u64 | 3 << 62;
+        JobId(key.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// The job of the n-th log, once its user knows it.
@@ -193,8 +202,12 @@ impl World {
             if self.logs.logs[log].is_over() {
                 continue;
             }
+            for opener in 0..self.logs.logs[log].opened.len() {
+                if !self.logs.logs[log].opened[opener] {
+                    self.ask_of_log(log, About::Submit(opener));
+                }
+            }
             if self.logs.logs[log].job.is_none() {
-                self.ask_of_log(log, About::Submit);
                 continue;
             }
             for writer in 0..self.logs.logs[log].writers.len() {
@@ -227,9 +240,7 @@ impl World {
         };
         let (id, life) = (self.machines[node].id, self.machines[node].life);
         let log = &self.logs.logs[number];
-        let key =
-            (self.plan.seed << 8 | number as u64 | 3 << 62).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let job = log.job.unwrap_or(JobId(key));
+        let job = log.job.unwrap_or(self.log_name(number));
         let read = |position| {
             Query::Job(
                 job,
@@ -241,7 +252,7 @@ impl World {
             )
         };
         let query = match about {
-            About::Submit => Query::Submit {
+            About::Submit(_) => Query::Submit {
                 job: Some(job),
                 spec: Arc::new(JobDraft::log(&format!("log{number}")).submitted(id, 0)),
             },
@@ -284,8 +295,9 @@ impl World {
         };
         self.tell(|| format!("log{log}: n{node} answers {about:?}: {answer:?}"));
         match (about, answer) {
-            (About::Submit, Ok(Answer::Submitted { job })) => {
+            (About::Submit(opener), Ok(Answer::Submitted { job })) => {
                 self.logs.logs[log].job = Some(job);
+                self.logs.logs[log].opened[opener] = true;
                 self.logs_act();
             }
             (About::Append(writer), Ok(Answer::Appended { entry })) => {

@@ -138,6 +138,7 @@ impl World {
                 .for_each(|frame| state.restore(*job, frame.clone()));
         }
         state.restore_retention(machine.disk.retention.clone());
+        state.restore_beginnings(machine.disk.beginnings.clone());
         state.restore_owner(OwnerWord {
             drained: !machine.takes_work,
             ..OwnerWord::default()
@@ -282,7 +283,22 @@ impl World {
             Effect::LookUp { to, lookup } => self.look_up(node, to, lookup),
             Effect::Disk(effect) => self.use_disk(node, effect),
             Effect::Task(effect) => self.run_tasks((node, life), effect),
-            Effect::Keep { note, then } => self.keep(node, note, then),
+            Effect::Keep { note, then } => {
+                self.keep(node, note);
+                if let Some((to, answer)) = then {
+                    self.answer(node, to, Ok(answer));
+                }
+            }
+            Effect::KeepThenSend { note, to, message } => {
+                self.keep(node, note);
+                let message = *message;
+                if to == self.machines[node].id {
+                    let from = to;
+                    self.give(node, life, Input::Message { from, message });
+                } else {
+                    self.send_noticed(node, to, &message);
+                }
+            }
             Effect::Notice(text) => self.notice(node, &text),
             Effect::Left => self.left(node),
             Effect::ForgetJob { job } => {
@@ -294,15 +310,13 @@ impl World {
         }
     }
 
-    fn keep(&mut self, node: usize, note: Note, then: Option<(Asker, Answer)>) {
+    fn keep(&mut self, node: usize, note: Note) {
         match note {
             Note::Retention(retention) => self.machines[node].disk.retention = retention,
+            Note::Beginnings(said) => self.machines[node].disk.beginnings = said,
             // A drain ends with its node's life, as scripts and plans have it. Who may connect is
             // the network's affair: nobody decides anything of that here, nor puts a secret.
             Note::Owner(_) | Note::Secrets(_) | Note::Roster(_) => {}
-        }
-        if let Some((to, answer)) = then {
-            self.answer(node, to, Ok(answer));
         }
     }
 

@@ -4,22 +4,23 @@
 //! too.
 //!
 //! Results of two sides of a partition have a join; orders have none. So a log has one coordinator
-//! at a time that takes entries, and voters, which `voters` is about. An entry counts once it is on
-//! the disks of more than half of them. Who claims the log appends nothing, and tells of nothing,
-//! before more than half of them have given it their vote, and shown what they have. Two such sets
-//! of nodes have one in common, so it knows all that was told.
+//! at a time that takes entries, and voters, which `voters` is about; `beginning` is about the
+//! first of them. An entry counts once it is on the disks of more than half of them. Who claims the
+//! log appends nothing, and tells of nothing, before more than half of them have given it their
+//! vote, and shown what they have. Two such sets of nodes have one in common, so it knows all that
+//! was told.
 
+mod beginning;
 mod voters;
 
 use super::{Coordinator, stopping::Waiter};
 use crate::{
     core::Core,
-    election::LOOK_AROUND,
     io::{Asker, DiskEffect, Effect},
     lattice::Lattice,
 };
 use nodectl_types::{
-    Answer, Cell, Outcome, QueryError, TaskIndex, TaskRecord, Time, limits, query::EntryKey,
+    Answer, Cell, Outcome, QueryError, TaskIndex, TaskRecord, limits, query::EntryKey,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -46,9 +47,8 @@ pub struct Appended {
 
 #[derive(Debug, Default)]
 pub(super) struct Log {
+    proposer: beginning::Proposer,
     ballot: voters::Ballot,
-    /// When this node last saw too few members to begin a log.
-    few_at: Option<Time>,
     /// Entries are taken: all that counted under earlier claims is here.
     open: bool,
     /// Behind the last entry.
@@ -137,6 +137,7 @@ impl Coordinator {
 
     /// Once a turn, before what was accepted is written.
     pub(super) fn step_log(&mut self, core: &mut Core, lattice: &Lattice) {
+        self.seek_beginning(core);
         self.ask_for_votes(core);
         self.open_log(core, lattice);
         self.review_voters(core, lattice);
@@ -203,7 +204,8 @@ impl Coordinator {
     /// All that counted is here: now the order goes on. A gap is what never counted.
     fn open_log(&mut self, core: &mut Core, lattice: &Lattice) {
         let is_ready = self.held_back(core).is_none();
-        if self.log.as_ref().is_none_or(|log| log.open) || !is_ready {
+        let is_begun = core.voters(self.job).is_some() && self.has_heard_voters(core);
+        if self.log.as_ref().is_none_or(|log| log.open) || !(is_ready && is_begun) {
             return;
         }
         // What runs with which parameters, and which keys came, has to be known first.
@@ -211,9 +213,6 @@ impl Coordinator {
             return;
         }
         let end = lattice.known_end().max(self.results.settling_end());
-        if end == 0 && !self.may_begin_log(core) {
-            return;
-        }
         for entry in 0..end {
             let known = self.known_cell(lattice, entry);
             let is_gap = match self.is_log() {
@@ -250,21 +249,6 @@ impl Coordinator {
                 tasks: chunk.to_vec(),
             }));
         }
-    }
-
-    /// A log that is begun on both sides of a cut would be two: only where more than half of the
-    /// members are it gets its first entry, and where they were not, once they have been for long
-    /// enough to tell what they know.
-    fn may_begin_log(&mut self, core: &Core) -> bool {
-        let alive = core.members.alive().len();
-        let is_few = 2 * alive <= alive + core.members.cut_off();
-        let Some(log) = &mut self.log else {
-            return false;
-        };
-        if is_few {
-            log.few_at = Some(core.mono());
-        }
-        log.few_at.is_none_or(|at| core.mono() - at >= LOOK_AROUND)
     }
 
     fn take_entries(&mut self, core: &mut Core, lattice: &Lattice) {

@@ -20,6 +20,10 @@ impl Obstacle {
             text: text.into(),
         }
     }
+
+    pub(super) fn nodes(text: impl Into<String>) -> Self {
+        Self::new(Reason::WaitsForNodes, text)
+    }
 }
 
 impl Coordinator {
@@ -27,6 +31,7 @@ impl Coordinator {
     pub(super) fn stands_still(&self, core: &Core) -> Option<Obstacle> {
         self.waits_for(core)
             .or_else(|| self.held_back(core))
+            .or_else(|| self.lacks_beginning(core))
             .or_else(|| self.lacks_nodes(core))
     }
 

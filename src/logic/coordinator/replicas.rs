@@ -157,7 +157,8 @@ impl Coordinator {
             .iter()
             .flat_map(|recovery| recovery.still_named.iter().copied());
         let voters = self.kept_voters(core);
-        let mut holders: Vec<_> = kept.chain(former).chain(voters).collect();
+        let unended = self.unended_former(core);
+        let mut holders: Vec<_> = kept.chain(former).chain(voters).chain(unended).collect();
         holders.sort_unstable();
         holders.dedup();
         holders
@@ -249,6 +250,12 @@ impl Coordinator {
         };
         let sound = self.replicas.iter().filter(is_sound);
         sound.map(|(node, _)| *node).collect()
+    }
+
+    /// All replicas that were asked have all that counts, or there is nobody to ask.
+    pub(super) fn all_replicas_current(&self, core: &Core) -> bool {
+        let is_anyone = !self.replicas.is_empty() || core.is_alone();
+        is_anyone && self.replicas.values().all(|replica| replica.is_current)
     }
 
     /// Another node that may be alive has had all that counted. Who only held the job before a

@@ -284,7 +284,13 @@ impl Coordinator {
             core.answer(asker, Err(QueryError::Refused(why.into())));
         }
         for asker in self.late_appenders(core) {
-            let who = "a second node that keeps the job".to_string();
+            let missing = self.missing_electors(core);
+            let who = missing.map_or("a second node that keeps the job".into(), |names| {
+                format!(
+                    "{names} (more than half of the nodes have to agree that it begins; of one that \
+                     will not come back, say so: nodectl forget NODE)"
+                )
+            });
             core.answer(asker, Err(QueryError::Timeout(who)));
         }
     }

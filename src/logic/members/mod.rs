@@ -273,9 +273,14 @@ impl Members {
         self.forgotten.contains(&node)
     }
 
-    /// How many members were lost and may go on somewhere.
-    pub fn cut_off(&self) -> usize {
-        self.peers.values().filter(|peer| peer.is_cut_off()).count()
+    /// Members that are not known to have ended, ourselves included, in order of id: those that are
+    /// alive, and those that were lost and may go on somewhere.
+    pub fn not_ended(&self) -> Vec<NodeId> {
+        let mut all = self.alive();
+        let lost = |(_, peer): &(&NodeId, &Peer)| peer.is_cut_off() && !peer.forgotten;
+        all.extend(self.peers.iter().filter(lost).map(|(id, _)| *id));
+        all.sort_unstable();
+        all
     }
 
     /// Some member was lost, and may go on somewhere all the same: its process is not known to have

@@ -5,11 +5,11 @@ use nodectl_types::{BlobHash, JobHead, StartTask, event::ClusterEvent, record::O
 use std::collections::BTreeSet;
 
 /// Three members whose disks answer at once; tasks run until they are ended.
-struct Trio {
-    nodes: Vec<State>,
+pub(super) struct Trio {
+    pub(super) nodes: Vec<State>,
     mono: Time,
     /// Pairs between which nothing goes.
-    cut: BTreeSet<(usize, usize)>,
+    pub(super) cut: BTreeSet<(usize, usize)>,
     running: Vec<(usize, JobId, TaskIndex, Attempt)>,
     /// Nodes whose disks do not answer, those that get no files, and what they owe.
     hanging: BTreeSet<usize>,
@@ -18,11 +18,11 @@ struct Trio {
     /// Orders: from whom, to whom, of which task.
     orders: Vec<(usize, usize, TaskIndex)>,
     /// What users were answered, and by whom.
-    answers: Vec<(usize, Result<Answer, QueryError>)>,
+    pub(super) answers: Vec<(usize, Result<Answer, QueryError>)>,
 }
 
 impl Trio {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let state = |number: u8| {
             let mut state = State::new(
                 Now::default(),
@@ -54,7 +54,7 @@ impl Trio {
         trio
     }
 
-    fn id(&self, node: usize) -> NodeId {
+    pub(super) fn id(&self, node: usize) -> NodeId {
         self.nodes[node].node()
     }
 
@@ -62,7 +62,7 @@ impl Trio {
         self.cut.contains(&(one.min(other), one.max(other)))
     }
 
-    fn connect(&mut self, one: usize, other: usize) {
+    pub(super) fn connect(&mut self, one: usize, other: usize) {
         self.cut.remove(&(one, other));
         self.give(vec![
             (one, Input::PeerUp(self.id(other))),
@@ -70,7 +70,7 @@ impl Trio {
         ]);
     }
 
-    fn give(&mut self, mut inputs: Vec<(usize, Input)>) {
+    pub(super) fn give(&mut self, mut inputs: Vec<(usize, Input)>) {
         while !inputs.is_empty() {
             let (node, input) = inputs.remove(0);
             self.mono = self.mono + Duration::from_micros(10);
@@ -83,6 +83,9 @@ impl Trio {
             ) {
                 match effect {
                     Effect::Send { to, message } => inputs.extend(self.send(node, to, message)),
+                    Effect::KeepThenSend { to, message, .. } => {
+                        inputs.extend(self.send(node, to, *message));
+                    }
                     Effect::Answer { answer, .. } => self.answers.push((node, answer)),
                     Effect::Disk(DiskEffect::Persist { ticket, .. }) => {
                         let hangs = self.hanging.contains(&node);
@@ -158,7 +161,7 @@ impl Trio {
         Some((other, input))
     }
 
-    fn wait(&mut self, ms: u64) {
+    pub(super) fn wait(&mut self, ms: u64) {
         for _ in 0..ms.div_ceil(50) {
             self.mono = self.mono + Duration::from_millis(50);
             self.give((0..3).map(|node| (node, Input::Tick)).collect());

@@ -10,12 +10,12 @@ pub use oversized::oversized;
 use answers::{events, load_page, roster};
 use nodectl_types::explain::{Reason, ReasonLine};
 use nodectl_types::{
-    Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, CopyDigest, Decision,
-    ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
-    JobId, JobQuery, JobSpec, KeptSecret, Key, MakingEnvironment, Message, Need, Needs, NodeId,
-    NodeInfo, NodeLoad, NodeQuery, Outcome, OutputFile, ParamSpace, Pause, Phase, ProgramHere,
-    Query, QueryError, Record, Replacement, Resources, Roster, RowSet, Saved, SearchAxis,
-    SearchSpace, Standing, TaskKind, TaskRecord, Value, Voters, WorkSpec,
+    Admits, After, Answer, Attempt, Author, Ballot, Beginning, BlobHash, Captured, Cell, Closed,
+    CopyDigest, Decision, ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates,
+    Isolation, JobHead, JobId, JobQuery, JobSpec, KeptSecret, Key, MakingEnvironment, Message,
+    Need, Needs, NodeId, NodeInfo, NodeLoad, NodeQuery, Outcome, OutputFile, ParamSpace, Pause,
+    Phase, ProgramHere, Query, QueryError, Record, Replacement, Resources, Roster, RowSet, Saved,
+    SearchAxis, SearchSpace, Standing, TaskKind, TaskRecord, Value, Voters, WorkSpec,
     event::{ClusterEvent, EventKind, EventSubject},
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
@@ -45,10 +45,38 @@ const ATTEMPT: Attempt = Attempt {
     number: 2,
 };
 
+fn ballots() -> Vec<Message> {
+    let ballot = Ballot {
+        round: 4,
+        node: Some(NODE),
+        claim: 9,
+    };
+    let known = Beginning {
+        promised: ballot,
+        accepted: Some((Ballot::default(), vec![NODE, NodeId([8; 32])])),
+    };
+    let ask = |voters| Message::AskBallot {
+        job: JOB,
+        ballot,
+        voters,
+    };
+    vec![
+        ask(None),
+        ask(Some(vec![NODE])),
+        Message::BallotTold {
+            job: JOB,
+            ballot,
+            known,
+            members: vec![NODE],
+        },
+    ]
+}
+
 pub fn messages() -> Vec<Message> {
     let mut all = membership();
     all.extend(replication());
     all.push(Message::VoteRefused { job: JOB, epoch: 3 });
+    all.extend(ballots());
     all.extend(execution());
     all.extend(
         queries()

@@ -24,6 +24,14 @@ pub const ALL: &[Scenario] = &[
     ),
     ("logs::cuts_overlap", cuts_overlap),
     (
+        "logs::one_begins_beside_cuts_that_overlap",
+        one_begins_beside_cuts_that_overlap,
+    ),
+    (
+        "logs::who_began_it_is_killed_at_once",
+        who_began_it_is_killed_at_once,
+    ),
+    (
         "logs::what_the_last_voter_took_alone_is_waited_for",
         what_the_last_voter_took_alone_is_waited_for,
     ),
@@ -32,6 +40,7 @@ pub const ALL: &[Scenario] = &[
 /// A log that four writers append to, and its job.
 fn begin(script: &mut Script, entries: u32) -> JobId {
     let plan = LogPlan {
+        openers: 1,
         writers: 4,
         entries,
     };
@@ -132,6 +141,51 @@ pub fn cuts_overlap() {
                 lasts: Duration::from_millis(3_000 + 700 * step),
             });
             script.run(1.5 + 0.25 * (seed % 5) as f64);
+        }
+        script.settle();
+    }
+}
+
+/// The same while two users open it by one name.
+pub fn one_begins_beside_cuts_that_overlap() {
+    for seed in 1..=40u64 {
+        let mut script = Script::seeded(5, seed);
+        let dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for step in 0..10u64 {
+            if step == seed % 5 {
+                script.world.act(Act::Log(LogPlan {
+                    openers: 2,
+                    writers: 4,
+                    entries: 20,
+                }));
+            }
+            script.world.strike(Fault::Cut {
+                sides: dice >> (4 * step),
+                one_way: (step + seed).is_multiple_of(3),
+                lasts: Duration::from_millis(4_000 + 900 * step),
+            });
+            script.run(1.5 + 0.5 * (seed % 4) as f64);
+        }
+        script.settle();
+    }
+}
+
+/// Whoever coordinates it dies within milliseconds of having been asked, again and again, and comes
+/// back only when the others have gone on.
+pub fn who_began_it_is_killed_at_once() {
+    for seed in 1..=40u64 {
+        let mut script = Script::seeded(4, seed);
+        script.world.act(Act::Log(LogPlan {
+            openers: 2,
+            writers: 4,
+            entries: 20,
+        }));
+        script.run(0.001 * (2 * seed) as f64);
+        let job = script.world.log_name(0);
+        if let Some(node) = script.world.coordinator(job) {
+            script.kill(node);
+            script.until(60.0, "others begin it", |world| world.log_entries(0) >= 40);
+            script.start(node);
         }
         script.settle();
     }

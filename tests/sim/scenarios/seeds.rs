@@ -75,6 +75,11 @@ const SEEDS: &[(u64, &str)] = &[
         750319,
         "what was told before the order of rows was known was done again",
     ),
+    (680, "a log was begun twice, beside cuts that overlapped"),
+    (
+        172,
+        "who came back to a job of which it had a copy began it without who had begun it alone",
+    ),
 ];
 
 pub fn that_have_shown_something() {

@@ -45,6 +45,12 @@ impl Ballot {
             ..Self::default()
         }
     }
+
+    /// This claim chose the first voters: nothing can have counted without it.
+    pub(super) fn chose(&mut self, voters: &Voters) {
+        self.is_witness = true;
+        self.heard.extend(&voters.nodes);
+    }
 }
 
 impl Log {
@@ -54,18 +60,14 @@ impl Log {
 }
 
 impl Coordinator {
-    /// This node votes for its own claim. Under the first one it is the only voter.
+    /// This node votes for its own claim. Who votes beside it is known if the log has begun.
     pub(in super::super) fn claim_votes(&self, core: &mut Core, head: &mut nodectl_types::JobHead) {
         if self.log.is_none() {
             return;
         }
         core.votes.insert(self.job, (self.epoch, Some(core.me)));
         let known = core.voters(self.job).cloned();
-        let first = || Voters {
-            epoch: self.epoch,
-            ..Voters::first(core.me)
-        };
-        head.voters = Some(known.or(head.voters.take()).unwrap_or_else(first));
+        head.voters = known.or(head.voters.take());
     }
 
     /// Asks voters for their votes, which have not given them.
