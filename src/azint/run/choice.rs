@@ -87,7 +87,7 @@ struct SplitTrials<'t> {
 }
 
 impl SplitTrials<'_> {
-    /// Tries all that may be fastest, where there is a choice; the GPU's alone where the job names it.
+    /// Tries all that may be fastest, where there is a choice; only the GPU where the job names it.
     fn run(&mut self, is_fixed: bool) {
         let can_decode = self.units.iter().all(|unit| unit.blocks().is_some());
         if is_fixed && !can_decode {
