@@ -9,6 +9,7 @@ use common::{
     job::{CountedJob, assert_all_squares, read_results, run_to_end, stdout, write_job},
     processes_with, unique, wait_until,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use std::{fs, process::Command};
 
 #[test]
@@ -126,10 +127,14 @@ fn a_copied_data_directory_is_no_second_node_of_the_same_name() {
     cluster.wait_done(0, &id, 8, LATER);
     let acknowledged = cluster.results(0, &id);
     let copy = cluster.prepare(&[]);
+    // While it stands still: nothing that is copied vanishes meanwhile.
+    let original = Pid::from_raw(cluster.pid(1) as i32).expect("a process");
+    kill_process(original, Signal::STOP).expect("our child");
     let copied = Command::new("cp")
         .arg("-a")
         .args([cluster.data_dir(1), cluster.data_dir(copy)])
         .status();
+    kill_process(original, Signal::CONT).expect("our child");
     assert!(copied.expect("cp runs").success());
     let refused = |cluster: &mut Cluster, times: usize| {
         cluster.spawn(copy);

@@ -384,11 +384,10 @@ fn nodes_behind_different_translators_reach_each_other_through_others() {
     };
     let mut cluster = Cluster::empty(Discovery::Peers);
     cluster.lab = Some(lab);
-    cluster.add(&[("NODECTL_NETWORK__PORT", "4711")]);
-    for _ in 0..2 {
-        cluster.add(&MEET);
+    cluster.add(&[("NODECTL_NETWORK__PORT", "4711"), DEBUG]);
+    for _ in 0..3 {
+        cluster.add(&[MEET[0], DEBUG]);
     }
-    cluster.add(&MEET);
     cluster.wait_members(4);
     wait_until(SOON, "the private nodes are connected", || {
         walls(&cluster, 1).contains("another node: n2")

@@ -137,6 +137,9 @@ impl Driver {
         }
         link.connections
             .push((connection, remote.map(|remote| remote.ip())));
+        let dialed = endpoint.is_dialer();
+        let relayed = remote.is_none();
+        tracing::debug!(?peer, %connection, dialed, relayed, "a connection is open");
         match link.session {
             Session::None => self.begin_session(peer),
             Session::Running { up: true, .. } => self.settle_duplicates(peer),
@@ -152,6 +155,7 @@ impl Driver {
             return;
         };
         link.connections.retain(|(known, _)| *known != connection);
+        tracing::debug!(?peer, %connection, "a connection is closed");
         if link.next.as_ref().is_some_and(|(of, _)| *of == connection) {
             link.next = None;
         }
@@ -457,6 +461,7 @@ impl Driver {
                     self.book.silent(peer);
                 }
                 Session::None | Session::Opening(_) => {
+                    tracing::debug!(?peer, "no session within {SESSION_TIMEOUT:?}: closed");
                     for (connection, _) in &link.connections {
                         self.swarm.close_connection(*connection);
                     }
