@@ -101,7 +101,7 @@ impl Core {
         !self.members.has_company() && (lasts || !self.members.has_visitors())
     }
 
-    /// Those among which more than half begin a log, as far as this node knows: members, and
+    /// The nodes of which more than half begin a log, as far as this node knows: members, and
     /// holders of the job, that are not known to have ended.
     pub fn electors(&self, job: JobId) -> BTreeSet<NodeId> {
         let holders = self.directory.get(job).map(JobHead::holders);

@@ -98,7 +98,7 @@ pub struct Voters {
 }
 
 impl Voters {
-    /// Those that a log begins with, as was agreed upon: below all that a claim names.
+    /// The voters that a log begins with, as was agreed upon: below all that a claim names.
     pub fn first(nodes: Vec<NodeId>) -> Self {
         Self {
             epoch: 0,

@@ -276,7 +276,7 @@ class NodeProcess:
         time."""
         with self._looking:
             if not self._knows_gpus and self.process.stdout is not None:
-                # It says so in its second line.
+                # The node says so in its second line.
                 self.process.stdout.readline()
                 self._knows_gpus = True
 

@@ -480,7 +480,7 @@ class _Session:
             if all(place.is_put(workers.engine) for place in scattered):
                 _Attempt(self, future, given, workers)
             else:
-                # They were lost. This thread may be the one that pools are driven by.
+                # Some were lost. This thread may be the one that pools are driven by.
                 put = functools.partial(self._put, future, given, workers, scattered)
                 threading.Thread(target=put, name="nodectl-scatter", daemon=True).start()
         except Exception as error:

@@ -146,7 +146,7 @@ pub fn cuts_overlap() {
     }
 }
 
-/// The same while two users open it by one name.
+/// Two users open one log by its name while cuts overlap.
 pub fn one_begins_beside_cuts_that_overlap() {
     for seed in 1..=40u64 {
         let mut script = Script::seeded(5, seed);
@@ -170,8 +170,8 @@ pub fn one_begins_beside_cuts_that_overlap() {
     }
 }
 
-/// Whoever coordinates it dies within milliseconds of having been asked, again and again, and comes
-/// back only when the others have gone on.
+/// Whoever coordinates a log dies within milliseconds of having been asked, again and again, and
+/// comes back only when the others have gone on.
 pub fn who_began_it_is_killed_at_once() {
     for seed in 1..=40u64 {
         let mut script = Script::seeded(4, seed);

@@ -152,6 +152,16 @@ struct Loses {
 }
 
 impl Loses {
+    /// A device with such a driver, and what is open alone meanwhile.
+    fn device() -> Option<(Fixture, Device, Arc<Self>)> {
+        let alone = Fixture::new()?;
+        let driver = Arc::new(Self::default());
+        let mut opened = open::open(Wanted::Best, &OPTIONS).unwrap();
+        opened.driver = driver.clone();
+        let device = Device::start(opened, &OPTIONS).unwrap();
+        Some((alone, device, driver))
+    }
+
     fn told(is_lost: &AtomicBool, doing: &str) -> Result<(), DeviceError> {
         match is_lost.load(Ordering::SeqCst) {
             true => Err(error::refused::<vulkano::VulkanError>(doing)(
@@ -187,11 +197,9 @@ impl LaneDriver for Loses {
 /// Whoever waits for what was not submitted any more is told at once, and not when his time is up.
 #[test]
 fn a_device_that_is_lost_while_work_is_submitted_is_told_to_all_who_wait() {
-    let driver = Arc::new(Loses::default());
-    let Some(_alone) = Fixture::new() else { return };
-    let mut opened = open::open(Wanted::Best, &OPTIONS).unwrap();
-    opened.driver = driver.clone();
-    let device = Device::start(opened, &OPTIONS).unwrap();
+    let Some((_alone, device, driver)) = Loses::device() else {
+        return;
+    };
     let recording = run_slow(&device, [4, 1, 1], 10, 1);
     let buffer = device.buffer(20 << 20).unwrap();
     device
@@ -216,11 +224,9 @@ fn a_device_that_is_lost_while_work_is_submitted_is_told_to_all_who_wait() {
 
 #[test]
 fn a_lost_device_says_what_ran_and_the_kernel_is_cut_smaller_next_time() {
-    let driver = Arc::new(Loses::default());
-    let Some(_alone) = Fixture::new() else { return };
-    let mut opened = open::open(Wanted::Best, &OPTIONS).unwrap();
-    opened.driver = driver.clone();
-    let device = Device::start(opened, &OPTIONS).unwrap();
+    let Some((_alone, device, driver)) = Loses::device() else {
+        return;
+    };
     let groups = [500, 1, 1];
     let recording = run_slow(&device, groups, 10, 1);
     let id = first_kernel(&recording);
@@ -247,11 +253,9 @@ fn a_lost_device_says_what_ran_and_the_kernel_is_cut_smaller_next_time() {
 /// The first submission that failed ran; what was on its way behind it did not, and has no say.
 #[test]
 fn the_submission_that_lost_the_device_is_the_one_that_is_told_and_blamed() {
-    let driver = Arc::new(Loses::default());
-    let Some(_alone) = Fixture::new() else { return };
-    let mut opened = open::open(Wanted::Best, &OPTIONS).unwrap();
-    opened.driver = driver.clone();
-    let device = Device::start(opened, &OPTIONS).unwrap();
+    let Some((_alone, device, driver)) = Loses::device() else {
+        return;
+    };
     let recording = run_slow(&device, [505, 1, 1], 10, 1);
     let id = first_kernel(&recording);
     // A kernel that once seemed slow is cut into many submissions.
