@@ -40,20 +40,21 @@ pub(crate) fn choose(
         true => WorkSplit::Device(ChunkDecoder::Processor),
         false => WorkSplit::Processor,
     };
-    let units = units(stack, DEVICE_BATCH).unwrap_or_default();
+    // Read only where they are tried.
+    let mut frames = Vec::new();
     let not_tried = if is_software {
         Some("the device here is software")
     } else if integrators.processor().is_together() {
         Some("filters and the azimuthal error model are the processor's")
-    } else if units.is_empty() {
-        Some("no frame could be read to try the GPU on")
     } else {
-        None
+        frames = units(stack, DEVICE_BATCH).unwrap_or_default();
+        let is_unreadable = frames.is_empty();
+        is_unreadable.then_some("no frame could be read to try the GPU on")
     };
     let mut trials = SplitTrials {
         integrators,
         stack,
-        units: &units,
+        units: &frames,
         time: TRIAL,
         rates: Vec::new(),
         failed: None,
