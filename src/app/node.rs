@@ -485,6 +485,7 @@ impl Adapters {
             machine: Arc::new(machine),
             retention: Arc::new(remembered::NotesWriter::of_jobs(&self.data_dir)),
             beginnings: Arc::new(remembered::NotesWriter::of_beginnings(&self.data_dir)),
+            members: Arc::new(remembered::NotesWriter::of_members(&self.data_dir)),
             owner: Arc::new(remembered::NotesWriter::of_owner(&self.data_dir)),
             vault: self.vault.clone(),
             program,

@@ -3,9 +3,13 @@
 //! owner said, and named secrets. Each is replaced whole.
 
 use nodectl_node::EarlierLives;
-use nodectl_ports::{BeginningsKeeper, OwnerKeeper, RetentionKeeper, Written, atomic};
-use nodectl_types::{Beginnings, KeptSecret, OwnerWord, Retention, Roster};
-use nodectl_wire::{beginnings, retention, secrets};
+use nodectl_ports::{
+    BeginningsKeeper, MembersKeeper, OwnerKeeper, RetentionKeeper, Written, atomic,
+};
+use nodectl_types::{
+    Beginnings, KeptSecret, OwnerWord, Retention, Roster, membership::MemberRecords,
+};
+use nodectl_wire::{beginnings, members, retention, secrets};
 use std::{
     fs::File,
     io::{self, Read},
@@ -16,6 +20,7 @@ use tokio::sync::watch;
 
 const RETENTION_FILE: &str = "retention.json";
 const BEGINNINGS_FILE: &str = "beginnings";
+const MEMBERS_FILE: &str = "members";
 const OWNER_FILE: &str = "owner.json";
 pub const SECRETS_FILE: &str = "secrets";
 /// More than the owner's word ever has, with `limits::MAX_FORGOTTEN` nodes in it.
@@ -42,6 +47,11 @@ pub fn load(
             &data_dir.join(BEGINNINGS_FILE),
             beginnings::MAX_BYTES,
             beginnings::decode,
+        ),
+        members: read(
+            &data_dir.join(MEMBERS_FILE),
+            members::MAX_BYTES,
+            members::decode,
         ),
         owner: read(&data_dir.join(OWNER_FILE), OWNER_BYTES, |bytes| {
             serde_json::from_slice(bytes).map_err(|error| error.to_string())
@@ -117,6 +127,22 @@ impl NotesWriter<Beginnings> {
             |path, error| {
                 tracing::warn!(
                     "{} cannot be written, so that this node has no part in beginning logs: {error}",
+                    path.display()
+                );
+            },
+        )
+    }
+}
+
+impl NotesWriter<MemberRecords> {
+    pub fn of_members(data_dir: &Path) -> Self {
+        Self::start(
+            data_dir.join(MEMBERS_FILE),
+            members::encode,
+            |path, error| {
+                tracing::warn!(
+                    "{} cannot be written: the node's next life will not know whom this one has met: \
+                 {error}",
                     path.display()
                 );
             },
@@ -219,6 +245,12 @@ impl RetentionKeeper for NotesWriter<Retention> {
 impl BeginningsKeeper for NotesWriter<Beginnings> {
     fn keep(&self, beginnings: Beginnings) -> Written {
         self.write(beginnings)
+    }
+}
+
+impl MembersKeeper for NotesWriter<MemberRecords> {
+    fn keep(&self, records: MemberRecords) -> Written {
+        self.write(records)
     }
 }
 

@@ -1,17 +1,24 @@
 //! Who votes first on a log or an open job: what this node says when it is asked.
 //!
-//! The coordinator of a job without voters asks all members that are not known to have ended
+//! The coordinator of a job without voters asks all that were met and have not left
 //! (`coordinator::log::beginning`), and what more than half of them accept holds. This is what each
 //! of them does: one decision of Paxos for each job. What is said is on the disk before, so that a
 //! node that is killed says nothing else in its next life.
 
 use super::{State, io::Note};
-use nodectl_types::{Ballot, Beginnings, JobId, Message, NodeId, limits};
+use nodectl_types::{
+    Ballot, Beginnings, JobId, Message, NodeId, limits, membership::MemberRecords,
+};
 
 impl State {
     /// What this node's last life has said, before `start`.
     pub fn restore_beginnings(&mut self, beginnings: Beginnings) {
         self.beginnings = beginnings;
+    }
+
+    /// Whom this node's earlier lives have met, before `start`.
+    pub fn restore_members(&mut self, records: MemberRecords) {
+        self.core.members.restore_records(records);
     }
 
     /// A node asks this one to take part in a ballot, or to accept what that proposes.

@@ -11,7 +11,7 @@ use super::{
 };
 use nodectl_types::{
     Answer, Attempt, BlobHash, JobHead, JobId, Message, NodeId, QueryError, Record, TaskIndex,
-    Time, Voters,
+    Time, Voters, membership::MemberRecords,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -101,17 +101,17 @@ impl Core {
         !self.members.has_company() && (lasts || !self.members.has_visitors())
     }
 
-    /// The nodes of which more than half begin a log, as far as this node knows: members, and
-    /// holders of the job, that are not known to have ended.
-    pub fn electors(&self, job: JobId) -> BTreeSet<NodeId> {
+    /// What is known of the nodes of which more than half begin a log: all that this node has met,
+    /// and holders of the job. Who has left is among them, so that others hear of it.
+    pub fn electors(&self, job: JobId) -> MemberRecords {
+        let mut all = self.members.records();
         let holders = self.directory.get(job).map(JobHead::holders);
-        let holders = holders.into_iter().flatten();
-        let holders = holders.filter(|node| !self.members.is_over(*node));
-        self.members
-            .not_ended()
-            .into_iter()
-            .chain(holders)
-            .collect()
+        for holder in holders.into_iter().flatten() {
+            if !self.members.is_over(holder) {
+                all.entry(holder).or_default();
+            }
+        }
+        all
     }
 
     /// The voters of a log, as far as this node knows.

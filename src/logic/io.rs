@@ -6,6 +6,7 @@ use nodectl_types::{
     NodeId, NodeInfo, NodeLoad, OwnerWord, Query, QueryError, Record, Retention, Roster, StartTask,
     StreamToken, Surroundings, TaskIndex, TaskRecord, Time,
     history::LoadSpan,
+    membership::MemberRecords,
     query::{Cursor, LogPlace, Progress},
     roster::SecretText,
 };
@@ -133,6 +134,8 @@ pub enum Note {
     Roster(Box<Roster>),
     /// What it has said about who votes first on logs and open jobs.
     Beginnings(Beginnings),
+    /// Whom it has met.
+    Members(MemberRecords),
 }
 
 /// Something to be done. The order matters: earlier first.

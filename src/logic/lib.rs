@@ -362,6 +362,9 @@ impl State {
         if self.leaving && !self.left && self.executor.is_idle() {
             self.left();
         }
+        if let Some(records) = self.core.members.take_new_records() {
+            self.core.keep(Note::Members(records));
+        }
     }
 
     /// Runs `action` on a job's coordinator, if it is this node, and steps it at the end of the

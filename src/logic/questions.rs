@@ -9,8 +9,8 @@ use super::{
     timers::Timer,
 };
 use nodectl_types::{
-    Answer, JobHead, JobId, JobQuery, Message, NodeId, NodeQuery, Query, QueryError, TaskIndex,
-    Time, limits,
+    Answer, JobHead, JobId, JobQuery, Message, NodeId, NodeInfo, NodeQuery, Query, QueryError,
+    TaskIndex, Time, limits,
     query::{Location, MemberLine},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -417,7 +417,17 @@ impl State {
                 this_node: false,
             })
         });
-        std::iter::once(me).chain(others).collect()
+        let remembered = self.core.members.remembered();
+        let remembered = remembered.map(|(id, name)| MemberLine {
+            info: NodeInfo::remembered(id, name),
+            alive: false,
+            gone: false,
+            this_node: false,
+        });
+        std::iter::once(me)
+            .chain(others)
+            .chain(remembered)
+            .collect()
     }
 }
 

@@ -114,6 +114,7 @@ impl Node {
         match note {
             Note::Retention(retention) => self.ports.retention.keep(retention),
             Note::Beginnings(beginnings) => self.ports.beginnings.keep(beginnings),
+            Note::Members(records) => self.ports.members.keep(records),
             Note::Owner(word) => self.ports.owner.keep(word),
             Note::Secrets(secrets) => self.ports.vault.keep(secrets),
             Note::Roster(roster) => self.ports.network.adopt(*roster),

@@ -14,13 +14,14 @@ mod garbage;
 use garbage::LiveBlobs;
 use nodectl_logic::{Config, Input, Now, State};
 use nodectl_ports::{
-    BeginningsKeeper, BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle,
-    OwnProgram, OwnerKeeper, PoolService, RetentionKeeper, Runner, StoreEvent, Trainings,
-    UserRequest, Vault, WorkerEvent, specs, wall_ms,
+    BeginningsKeeper, BlobFetcher, Blobs, Event, Journals, Machine, MembersKeeper, NetEvent,
+    Network, NodeHandle, OwnProgram, OwnerKeeper, PoolService, RetentionKeeper, Runner, StoreEvent,
+    Trainings, UserRequest, Vault, WorkerEvent, specs, wall_ms,
 };
 use nodectl_types::{
     Answer, Beginnings, JobId, KeptSecret, Message, OwnerWord, Query, QueryError, Record,
     Retention, Roster, Time,
+    membership::MemberRecords,
     units::{counted, format_bytes},
 };
 use std::{
@@ -55,6 +56,7 @@ pub struct Ports {
     pub machine: Arc<dyn Machine>,
     pub retention: Arc<dyn RetentionKeeper>,
     pub beginnings: Arc<dyn BeginningsKeeper>,
+    pub members: Arc<dyn MembersKeeper>,
     pub owner: Arc<dyn OwnerKeeper>,
     pub vault: Arc<dyn Vault>,
     pub program: Arc<dyn OwnProgram>,
@@ -65,6 +67,7 @@ pub struct Ports {
 pub struct EarlierLives {
     pub retention: Retention,
     pub beginnings: Beginnings,
+    pub members: MemberRecords,
     pub owner: OwnerWord,
     pub secrets: Vec<KeptSecret>,
     pub roster: Roster,
@@ -165,6 +168,7 @@ impl Node {
         let mut state = State::new(now, info, config);
         state.restore_retention(remembered.retention);
         state.restore_beginnings(remembered.beginnings);
+        state.restore_members(remembered.members);
         state.restore_owner(remembered.owner);
         state.restore_secrets(remembered.secrets);
         state.restore_roster(remembered.roster);

@@ -41,6 +41,7 @@ use nodectl_types::{
     QueryError, Record, Retention, Roster, StartTask, StreamToken, Surroundings, TaskIndex,
     TaskRecord,
     history::{LoadPage, LoadSpan},
+    membership::MemberRecords,
     query::{LogPlace, TrainingHere},
     roster::SecretText,
 };
@@ -373,6 +374,11 @@ pub trait RetentionKeeper: Send + Sync {
 /// counts.
 pub trait BeginningsKeeper: Send + Sync {
     fn keep(&self, beginnings: Beginnings) -> Written;
+}
+
+/// Keeps whom the node has met, for its next life; what is told last counts.
+pub trait MembersKeeper: Send + Sync {
+    fn keep(&self, records: MemberRecords) -> Written;
 }
 
 /// Keeps what people said at the node, for its next life; what is told last counts.

@@ -3,7 +3,7 @@
 
 use super::NodeId;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 /// What a member says to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,30 @@ impl News {
             Self::Alive { node, .. } | Self::Suspect { node, .. } | Self::Down { node, .. } => {
                 *node
             }
+        }
+    }
+}
+
+/// What a node remembers of one that it has met, in this life or in an earlier one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberRecord {
+    /// How it was called last; empty if it never said.
+    pub name: String,
+    /// The latest incarnation that is known of.
+    pub incarnation: u64,
+    /// In that incarnation it said goodbye. One that was killed may be back at any time.
+    pub left: bool,
+}
+
+/// What a node remembers of all that it has met, at most `limits::MAX_ELECTORS`.
+pub type MemberRecords = BTreeMap<NodeId, MemberRecord>;
+
+impl MemberRecord {
+    /// Takes in what is known elsewhere: the later incarnation counts, and of one the goodbye.
+    pub fn merge(&mut self, other: Self) {
+        let key = |record: &Self| (record.incarnation, record.left);
+        if key(&other) > key(self) {
+            *self = other;
         }
     }
 }

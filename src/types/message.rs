@@ -7,7 +7,9 @@
 use super::{
     Answer, Attempt, Ballot, Beginning, Cell, CopyDigest, GangWord, JobHead, JobId, JobSpec,
     KeptSecret, MetricPoint, Need, NodeId, NodeInfo, Params, Query, QueryError, Roster,
-    StreamToken, TaskIndex, TaskRecord, WorkSpec, gang::Seat, membership::Packet,
+    StreamToken, TaskIndex, TaskRecord, WorkSpec,
+    gang::Seat,
+    membership::{MemberRecords, Packet},
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -145,9 +147,8 @@ pub enum Message {
         job: JobId,
         ballot: Ballot,
         known: Beginning,
-        /// The members, the sender included, that it does not know to have ended; at most
-        /// `limits::MAX_ELECTORS`.
-        members: Vec<NodeId>,
+        /// What the sender remembers of the members, itself included.
+        members: MemberRecords,
     },
 
     /// Run these. The work is inside unless the receiver has it already.

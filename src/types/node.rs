@@ -89,6 +89,26 @@ pub struct NodeInfo {
 }
 
 impl NodeInfo {
+    /// What is known of a node that has not been heard since this one was started.
+    pub fn remembered(id: NodeId, name: String) -> Self {
+        Self {
+            id,
+            version: 0,
+            name,
+            software: String::new(),
+            model: String::new(),
+            addrs: Vec::new(),
+            resources: Resources::default(),
+            gpus: Vec::new(),
+            labels: BTreeMap::new(),
+            draining: false,
+            closed: None,
+            admits: Admits::default(),
+            leaving: false,
+            problem: None,
+        }
+    }
+
     /// Why it takes no new work, if it takes none: the rest of a sentence that begins with the
     /// node.
     pub fn takes_no_work(&self) -> Option<String> {

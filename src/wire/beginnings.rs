@@ -2,6 +2,7 @@
 //! its data directory: a line that says which version it is, then postcard.
 
 use nodectl_types::{Beginning, Beginnings, NodeId, limits};
+use serde::{Serialize, de::DeserializeOwned};
 
 const HEADER: &[u8] = b"nodectl beginnings 1\n";
 /// More than any such file has: of each job its number, two ballots and the voters.
@@ -9,24 +10,34 @@ pub const MAX_BYTES: u64 =
     (limits::MAX_BEGINNINGS * 64 * (3 + limits::JOB_REPLICAS) + HEADER.len() + 16) as u64;
 
 pub fn encode(beginnings: &Beginnings) -> Vec<u8> {
-    let body = postcard::to_stdvec(beginnings).expect("plain data always encodes");
-    [HEADER, &body].concat()
+    encode_after(HEADER, beginnings)
 }
 
 /// Inverse of `encode`, or why not.
 pub fn decode(bytes: &[u8]) -> Result<Beginnings, String> {
-    let body = bytes
-        .strip_prefix(HEADER)
-        .ok_or("it is of another version")?;
-    let (beginnings, rest): (Beginnings, _) =
-        postcard::take_from_bytes(body).map_err(|error| error.to_string())?;
-    if !rest.is_empty() {
-        return Err("bytes are left over".into());
-    }
+    let beginnings: Beginnings = decode_after(HEADER, bytes)?;
     if beginnings.len() > limits::MAX_BEGINNINGS || !beginnings.values().all(is_sane) {
         return Err("more is in it than any node says".into());
     }
     Ok(beginnings)
+}
+
+/// A file of a node's own: which version it is, then plain data.
+pub(super) fn encode_after<T: Serialize>(header: &[u8], value: &T) -> Vec<u8> {
+    let body = postcard::to_stdvec(value).expect("plain data always encodes");
+    [header, &body].concat()
+}
+
+/// Inverse of `encode_after`, or why not.
+pub(super) fn decode_after<T: DeserializeOwned>(header: &[u8], bytes: &[u8]) -> Result<T, String> {
+    let body = bytes
+        .strip_prefix(header)
+        .ok_or("it is of another version")?;
+    let (value, rest) = postcard::take_from_bytes(body).map_err(|error| error.to_string())?;
+    match rest {
+        [] => Ok(value),
+        _ => Err("bytes are left over".into()),
+    }
 }
 
 /// Whether nodes say such things.

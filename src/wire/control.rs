@@ -1,6 +1,6 @@
 //! Control messages between nodes: postcard, length first, validated before use.
 
-use super::beginnings::are_first_voters;
+use super::{beginnings::are_first_voters, members::are_sane};
 use nodectl_types::{
     Admits, Answer, Author, Beginning, CopyDigest, Gang, GangWord, JobHead, JobQuery, JobSpec,
     KeptSecret, Message, NodeId, NodeInfo, Params, Query, Roster, RowSet, TaskRecord, Voters,
@@ -9,7 +9,7 @@ use nodectl_types::{
     event::ClusterEvent,
     history::{GpuPage, LoadPage},
     limits,
-    membership::{Body, News, Packet},
+    membership::{Body, MemberRecords, News, Packet},
     message::Assignment,
     query::EntryKey,
     roster::Word,
@@ -147,8 +147,11 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
     }
 }
 
-fn validate_told(known: &Beginning, members: &[NodeId]) -> Result<(), BadMessage> {
-    check(members.len() <= limits::MAX_ELECTORS, "too many members")?;
+fn validate_told(known: &Beginning, members: &MemberRecords) -> Result<(), BadMessage> {
+    check(
+        are_sane(members),
+        "too many members, or one with an impossible name",
+    )?;
     let accepted = known.accepted.as_ref();
     validate_first(accepted.map(|(_, voters)| voters.as_slice()))
 }

@@ -10,6 +10,7 @@
 //! | `api` | the JSON of the local HTTP API |
 //! | `retention` | what is remembered of ended jobs, on disk |
 //! | `beginnings` | what was said about who votes first on logs, on disk |
+//! | `members` | whom a node has met, on disk |
 //! | `secrets` | named secrets, on disk |
 //! | `frames` | streams to Python workers and pools |
 //! | `golden` | tests that hold the bytes of the binary formats |
@@ -20,6 +21,7 @@ pub mod control;
 mod former;
 pub mod frames;
 pub mod journal;
+pub mod members;
 pub mod retention;
 pub mod secrets;
 

@@ -8,6 +8,7 @@
 use nodectl_types::Record;
 use nodectl_types::{
     Beginnings, BlobHash, Cell, JobHead, JobId, JobSpec, Retention, TaskIndex, TaskRecord, Time,
+    membership::MemberRecords,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -48,6 +49,7 @@ pub struct Disk {
     /// What the node remembers of ended jobs.
     pub retention: Retention,
     pub beginnings: Beginnings,
+    pub members: MemberRecords,
     /// Records of journals that have lost their specification: they are in the job's next journal.
     pub partial: BTreeMap<JobId, Vec<Record>>,
     /// Tasks whose records turned bad under a running node.
@@ -357,6 +359,7 @@ impl Disk {
             blobs: self.blobs.clone(),
             retention: self.retention.clone(),
             beginnings: self.beginnings.clone(),
+            members: self.members.clone(),
             partial: self.partial.clone(),
             rotten: self.rotten.clone(),
             was_damaged: self.was_damaged,

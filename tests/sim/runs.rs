@@ -1,7 +1,7 @@
 //! One seed, many seeds, the shrinking of one that fails.
 
 use crate::{
-    plan::Plan,
+    plan::{Act, Plan},
     verdict::{Statistics, Verdict},
     world::{START, World},
 };
@@ -80,6 +80,13 @@ pub fn run(plan: Plan, options: &Options) -> Report {
     })
 }
 
+fn run_until_content(world: &mut World, patience: Duration) {
+    let deadline = world.now + patience;
+    while !world.is_content() && world.now < deadline && !world.verdict.is_final() {
+        world.run_for(Duration::from_millis(500));
+    }
+}
+
 fn live(world: &mut World) {
     world.run_until(START + world.plan.heals_at);
     world.heal();
@@ -95,9 +102,11 @@ fn live(world: &mut World) {
     let longest =
         |want: &crate::user::Want| Duration::from_millis(want.plan.longest_ms) * want.plan.tasks;
     let work = world.user.wants.iter().map(longest).sum::<Duration>() + world.pools.work();
-    let deadline = world.now + CALM + work * SLOWEST;
-    while !world.is_content() && world.now < deadline && !world.verdict.is_final() {
-        world.run_for(Duration::from_millis(500));
+    let patience = CALM + work * SLOWEST;
+    run_until_content(world, patience);
+    if !world.is_content() && world.may_wait_for_the_lost() {
+        world.act(Act::Forget);
+        run_until_content(world, patience);
     }
     if !world.is_content() && !world.verdict.is_final() {
         let story = world.open_wants();

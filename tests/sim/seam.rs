@@ -139,6 +139,7 @@ impl World {
         }
         state.restore_retention(machine.disk.retention.clone());
         state.restore_beginnings(machine.disk.beginnings.clone());
+        state.restore_members(machine.disk.members.clone());
         state.restore_owner(OwnerWord {
             drained: !machine.takes_work,
             ..OwnerWord::default()
@@ -314,6 +315,7 @@ impl World {
         match note {
             Note::Retention(retention) => self.machines[node].disk.retention = retention,
             Note::Beginnings(said) => self.machines[node].disk.beginnings = said,
+            Note::Members(records) => self.machines[node].disk.members = records,
             // A drain ends with its node's life, as scripts and plans have it. Who may connect is
             // the network's affair: nobody decides anything of that here, nor puts a secret.
             Note::Owner(_) | Note::Secrets(_) | Note::Roster(_) => {}

@@ -542,6 +542,13 @@ impl World {
         self.user.is_content() && self.pools.is_content() && self.logs.is_content()
     }
 
+    /// A log, or an open job, begins with more than half of all nodes: of those that are lost for
+    /// good a person has to say so.
+    pub fn may_wait_for_the_lost(&self) -> bool {
+        let is_open = self.user.wants.iter().any(|want| want.plan.open);
+        is_open || !self.logs.is_content()
+    }
+
     /// What they still wait for.
     pub fn open_wants(&self) -> String {
         self.user.story() + &self.pools.story() + &self.logs.story()

@@ -49,7 +49,7 @@ mod stopping;
 use super::{core::Core, known_spec::KnownSpec, lattice::Lattice, timers::Timer};
 use nodectl_types::{
     After, Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Record, Saved,
-    TaskIndex, Time, limits, predicate::Predicate, spec::POOL_HOST_GONE,
+    TaskIndex, Time, Voters, limits, predicate::Predicate, spec::POOL_HOST_GONE,
 };
 use rand::RngExt;
 use std::{
@@ -472,6 +472,12 @@ impl Coordinator {
     pub fn reconnected(&mut self, core: &mut Core, node: NodeId) {
         if !self.head(core).phase.is_ended() {
             self.ask_node(core, node);
+        }
+        // A voter that was started anew is one that decides once it hears so in its present life.
+        let is_voter = |voters: &Voters| voters.nodes.contains(&node);
+        if self.kept && core.voters(self.job).is_some_and(is_voter) {
+            let head = self.head(core).clone();
+            core.send(node, Message::Heads(vec![head]));
         }
         self.resync_replica(core, node);
         if self.compares_with(node) {

@@ -19,7 +19,10 @@ mod swim;
 #[cfg(test)]
 mod tests;
 
-use nodectl_types::{NodeId, NodeInfo, Time, membership::Packet};
+use nodectl_types::{
+    NodeId, NodeInfo, Time, limits,
+    membership::{MemberRecord, MemberRecords, Packet},
+};
 use patience::Tuning;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -81,6 +84,10 @@ pub struct Members {
     peers: BTreeMap<NodeId, Peer>,
     /// Members that a person said are dead for good.
     forgotten: BTreeSet<NodeId>,
+    /// Everybody that was met, in earlier lives of this node, too.
+    records: MemberRecords,
+    /// They are other ones than the disk has.
+    records_changed: bool,
     my_info: NodeInfo,
 }
 
@@ -92,6 +99,8 @@ impl Members {
             swim,
             peers: BTreeMap::new(),
             forgotten: BTreeSet::new(),
+            records: MemberRecords::new(),
+            records_changed: false,
             my_info: info,
         }
     }
@@ -157,6 +166,9 @@ impl Members {
         if let Some(entry) = self.peers.get_mut(&peer) {
             (entry.left, entry.gone) = (left, true);
         }
+        if left {
+            self.record(peer, |record| record.left = true);
+        }
         self.with_swim(|swim, out| swim.gone(now, peer, out))
     }
 
@@ -164,8 +176,10 @@ impl Members {
     /// all the same, it joins as a new one. Returns whether it was known.
     pub fn forget(&mut self, peer: NodeId) -> bool {
         self.forgotten.insert(peer);
+        let was_met = self.records.remove(&peer).is_some();
+        self.records_changed |= was_met;
         let Some(known) = self.peers.remove(&peer) else {
-            return false;
+            return was_met;
         };
         self.swim.forget(peer);
         if known.connected {
@@ -205,7 +219,10 @@ impl Members {
         if (is_old && !is_first) || entry.info.as_ref() == Some(&info) {
             return false;
         }
+        let name = info.name.clone();
+        let id = info.id;
         entry.info = Some(info);
+        self.record(id, |record| record.name = name);
         true
     }
 
@@ -219,8 +236,12 @@ impl Members {
 
     /// The name of a node, or the start of its id.
     pub fn name(&self, node: NodeId) -> String {
-        self.info(node)
-            .map_or_else(|| node.short(), |info| info.name.clone())
+        if let Some(info) = self.info(node) {
+            return info.name.clone();
+        }
+        let remembered = self.records.get(&node).map(|record| record.name.clone());
+        let remembered = remembered.filter(|name| !name.is_empty());
+        remembered.unwrap_or_else(|| node.short())
     }
 
     pub fn is_alive(&self, node: NodeId) -> bool {
@@ -273,14 +294,70 @@ impl Members {
         self.forgotten.contains(&node)
     }
 
-    /// Members that are not known to have ended, ourselves included, in order of id: those that are
-    /// alive, and those that were lost and may go on somewhere.
-    pub fn not_ended(&self) -> Vec<NodeId> {
-        let mut all = self.alive();
-        let lost = |(_, peer): &(&NodeId, &Peer)| peer.is_cut_off() && !peer.forgotten;
-        all.extend(self.peers.iter().filter(lost).map(|(id, _)| *id));
-        all.sort_unstable();
+    /// What is remembered of all that were met, ourselves included.
+    pub fn records(&self) -> MemberRecords {
+        let me = MemberRecord {
+            name: self.my_info.name.clone(),
+            incarnation: self.generation(self.me).unwrap_or_default(),
+            left: false,
+        };
+        let mut all = self.records.clone();
+        all.insert(self.me, me);
         all
+    }
+
+    /// Nodes of which nothing was heard in this life, and that were met in an earlier one: by id,
+    /// and by name if they said one.
+    pub fn remembered(&self) -> impl Iterator<Item = (NodeId, String)> {
+        let silent = |(node, record): &(&NodeId, &MemberRecord)| {
+            let is_unheard = |peer: &Peer| peer.info.is_none() && !peer.alive && !peer.connected;
+            !record.left && self.peers.get(node).is_none_or(is_unheard)
+        };
+        let silent = self.records.iter().filter(silent);
+        silent.map(|(node, _)| (*node, self.name(*node)))
+    }
+
+    /// What this node's last life remembered.
+    pub fn restore_records(&mut self, records: MemberRecords) {
+        self.records = records;
+        self.records.remove(&self.me);
+    }
+
+    /// What is to be remembered, if it is another thing than the last time.
+    pub fn take_new_records(&mut self) -> Option<MemberRecords> {
+        std::mem::take(&mut self.records_changed).then(|| self.records.clone())
+    }
+
+    /// Remembers something of a node, if it was met.
+    fn record(&mut self, node: NodeId, note: impl FnOnce(&mut MemberRecord)) {
+        if let Some(record) = self.records.get_mut(&node) {
+            let before = record.clone();
+            note(record);
+            self.records_changed |= *record != before;
+        }
+    }
+
+    /// A node is a member: that is remembered, in the place of one that has left if there is no
+    /// room.
+    fn record_member(&mut self, node: NodeId) {
+        let incarnation = self.generation(node).unwrap_or_default();
+        let name = self.info(node).map(|info| info.name.clone());
+        if self.records.len() >= limits::MAX_ELECTORS - 1 && !self.records.contains_key(&node) {
+            let gone = self.records.iter().find(|(_, record)| record.left);
+            let Some(gone) = gone.map(|(node, _)| *node) else {
+                return;
+            };
+            self.records.remove(&gone);
+        }
+        self.records.entry(node).or_insert_with(|| {
+            self.records_changed = true;
+            MemberRecord::default()
+        });
+        self.record(node, |record| {
+            record.incarnation = record.incarnation.max(incarnation);
+            record.left = false;
+            record.name = name.unwrap_or(std::mem::take(&mut record.name));
+        });
     }
 
     /// Some member was lost, and may go on somewhere all the same: its process is not known to have
@@ -375,6 +452,7 @@ impl Members {
             }
         }
         for node in &outcome.moved {
+            self.record_member(*node);
             if let Some(addrs) = self.swim.addrs(*node).filter(|addrs| !addrs.is_empty()) {
                 self.peers.entry(*node).or_default().addrs = addrs.to_vec();
             }

@@ -57,7 +57,8 @@ fn what_is_said_is_written_first_and_holds_in_the_next_life() {
     let Message::BallotTold { known, members, .. } = told else {
         panic!("{told:?}")
     };
-    assert_eq!((&known, members), (&said[&LOG], vec![state.node()]));
+    assert_eq!(known, said[&LOG]);
+    assert!(members.into_keys().eq([state.node()]));
     let again = written(ask(&mut state, ballot(2, 2), None));
     assert!(again.is_some(), "it may not be on the disk yet");
     let voters = Some(vec![BETA]);
@@ -137,4 +138,49 @@ fn who_is_cut_off_begins_no_log_and_says_what_it_waits_for() {
     assert_eq!(trio.answers, [(0, appended)]);
     let voters = trio.nodes[1].core().voters(LOG).expect("it has begun");
     assert_eq!(voters.nodes.len(), 3);
+}
+
+#[test]
+fn who_was_met_in_an_earlier_life_decides_until_it_leaves_or_is_forgotten() {
+    let mut trio = Trio::new();
+    trio.wait(2_000);
+    let met = trio.nodes[0].core().members.records();
+    assert_eq!(met.len(), 3);
+    let beta = trio.id(1);
+
+    let mut next = node();
+    next.restore_members(met);
+    let known = |state: &State| {
+        let records = state.core().electors(LOG);
+        let electors = records.into_iter().filter(|(_, record)| !record.left);
+        electors.map(|(node, _)| node).collect::<Vec<_>>()
+    };
+    assert!(known(&next).contains(&beta), "it may go on beyond a cut");
+    let lines = next.handle(
+        Now::default(),
+        [Input::Ask {
+            id: 1,
+            query: Query::Nodes,
+        }],
+    );
+    let lines = format!("{lines:?}");
+    assert!(lines.contains(&beta.short()), "{lines}");
+
+    let refused = [Input::PeerRefused(beta)];
+    next.handle(Now::default(), refused);
+    assert!(known(&next).contains(&beta), "it may be started anew there");
+    let goodbye = Input::Message {
+        from: beta,
+        message: Message::Leaving,
+    };
+    let effects = next.handle(Now::default(), [goodbye]);
+    let kept = effects.iter().find_map(|effect| match effect {
+        Effect::Keep {
+            note: Note::Members(records),
+            ..
+        } => Some(records),
+        _ => None,
+    });
+    assert!(kept.is_some_and(|records| records[&beta].left));
+    assert!(!known(&next).contains(&beta));
 }

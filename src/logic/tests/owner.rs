@@ -115,10 +115,11 @@ impl Pair {
                     }
                     Effect::Answer { answer, .. } => self.answers.push(answer),
                     Effect::Keep { note, then } => {
-                        let Note::Owner(word) = note else {
-                            panic!("{note:?}")
-                        };
-                        self.kept = Some(word);
+                        match note {
+                            Note::Owner(word) => self.kept = Some(word),
+                            Note::Members(_) => {}
+                            other => panic!("{other:?}"),
+                        }
                         self.answers.extend(then.map(|(_, answer)| Ok(answer)));
                     }
                     Effect::Task(TaskEffect::Suspend(on)) => self.suspended[node] = on,

@@ -20,7 +20,7 @@ use nodectl_types::{
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
     limits,
-    membership::{Body, News, Packet},
+    membership::{Body, MemberRecord, News, Packet},
     message::{Assignment, Inventory},
     policy::WorkKind,
     query::{
@@ -55,6 +55,11 @@ fn ballots() -> Vec<Message> {
         promised: ballot,
         accepted: Some((Ballot::default(), vec![NODE, NodeId([8; 32])])),
     };
+    let record = MemberRecord {
+        name: "gpu01".into(),
+        incarnation: 5,
+        left: true,
+    };
     let ask = |voters| Message::AskBallot {
         job: JOB,
         ballot,
@@ -67,7 +72,7 @@ fn ballots() -> Vec<Message> {
             job: JOB,
             ballot,
             known,
-            members: vec![NODE],
+            members: [(NODE, record)].into(),
         },
     ]
 }

@@ -80,6 +80,18 @@ const SEEDS: &[(u64, &str)] = &[
         172,
         "who came back to a job of which it had a copy began it without who had begun it alone",
     ),
+    (
+        781228,
+        "who was started anew within a cut knew only its own side, and began a log again",
+    ),
+    (
+        803874,
+        "of two nodes each knew the other's process to have ended, and both began an open job",
+    ),
+    (
+        783530,
+        "a voter that was started anew did not know to be one, and could not go on alone",
+    ),
 ];
 
 pub fn that_have_shown_something() {

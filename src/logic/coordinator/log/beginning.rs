@@ -1,18 +1,20 @@
-//! How a log begins: who its first voters are is agreed upon by more than half of the members that
-//! are not known to have ended, so that of a log that is claimed twice, on both sides of a cut or
-//! by two nodes that were asked at once, one begins.
+//! How a log begins: who its first voters are is agreed upon by more than half of all nodes that
+//! were ever met and have not left, so that of a log that is claimed twice, on both sides of a cut
+//! or by two nodes that were asked at once, one begins.
 //!
 //! One decision of Paxos. The coordinator asks the members to take part in its ballot; when more
 //! than half do, it proposes what one of them has accepted in the latest ballot before, and if none
 //! has, itself and the replicas that have the job. What more than half accept holds. Whoever is
 //! outbid tries again after a while. What the members are is what they know together: those that
-//! somebody who takes part does not know to have ended, and who held the job.
+//! somebody who takes part has met, and who held the job. One whose process has ended counts: it
+//! may be started anew on the other side of a cut.
 
 use super::{Coordinator, Log};
 use crate::{coordinator::obstacles::Obstacle, core::Core, lattice::Lattice};
 use nodectl_types::{
     Ballot, Beginning, JobId, Message, NodeId, Time, Voters,
     limits::{JOB_REPLICAS, MAX_ELECTORS},
+    membership::MemberRecords,
     units::counted,
 };
 use rand::RngExt;
@@ -49,8 +51,8 @@ struct Attempt {
     begun: Time,
     /// When who has not answered was last asked.
     asked: Time,
-    /// More than half of these decide.
-    electors: BTreeSet<NodeId>,
+    /// More than half of those that have not left decide.
+    members: MemberRecords,
     /// Who takes part; once something is proposed, who accepts it.
     agree: BTreeSet<NodeId>,
     /// What was accepted in the latest ballot before.
@@ -59,25 +61,31 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn begin(core: &Core, ballot: Ballot, electors: BTreeSet<NodeId>) -> Self {
+    fn begin(core: &Core, ballot: Ballot, members: MemberRecords) -> Self {
         Self {
             ballot,
             begun: core.mono(),
             asked: core.mono(),
-            electors,
+            members,
             agree: BTreeSet::new(),
             accepted: None,
             proposed: None,
         }
     }
 
+    fn electors(&self) -> impl Iterator<Item = NodeId> {
+        let members = self.members.iter();
+        let electors = members.filter(|(_, record)| !record.left);
+        electors.map(|(node, _)| *node)
+    }
+
     fn is_agreed(&self) -> bool {
-        let agree = self.agree.intersection(&self.electors).count();
-        2 * agree > self.electors.len()
+        let agree = self.electors().filter(|node| self.agree.contains(node));
+        2 * agree.count() > self.electors().count()
     }
 
     fn silent(&self) -> impl Iterator<Item = NodeId> {
-        self.electors.difference(&self.agree).copied()
+        self.electors().filter(|node| !self.agree.contains(node))
     }
 
     /// A node takes part, and tells what it knows.
@@ -86,10 +94,13 @@ impl Attempt {
         core: &Core,
         from: NodeId,
         accepted: Option<(Ballot, Vec<NodeId>)>,
-        members: Vec<NodeId>,
+        members: MemberRecords,
     ) {
-        let is_new = |node: &NodeId| !core.members.is_forgotten(*node);
-        self.electors.extend(members.into_iter().filter(is_new));
+        for (node, record) in members {
+            if !core.members.is_forgotten(node) {
+                self.members.entry(node).or_default().merge(record);
+            }
+        }
         self.agree.insert(from);
         let is_later = |(ballot, _): &(Ballot, Vec<NodeId>)| {
             let known = self.accepted.as_ref();
@@ -129,8 +140,10 @@ impl Coordinator {
         }
         let (job, claim, now) = (self.job, self.claim, core.mono());
         let node = Some(core.me);
-        let mut electors = core.electors(job);
-        electors.extend(self.unended_former(core));
+        let mut members = core.electors(job);
+        for former in self.unended_former(core) {
+            members.entry(former).or_default();
+        }
         let is_copied = self.all_replicas_current(core);
         let Some(proposer) = self.log.as_mut().map(|log| &mut log.proposer) else {
             return;
@@ -147,7 +160,7 @@ impl Coordinator {
         {
             proposer.round = proposer.round.saturating_add(1);
             let round = proposer.round;
-            let mut attempt = Attempt::begin(core, Ballot { round, node, claim }, electors);
+            let mut attempt = Attempt::begin(core, Ballot { round, node, claim }, members);
             attempt.ask(core, job);
             proposer.attempt = Some(attempt);
         }
@@ -175,7 +188,7 @@ impl Coordinator {
         lattice: &Lattice,
         from: NodeId,
         ballot: Ballot,
-        (known, members): (Beginning, Vec<NodeId>),
+        (known, members): (Beginning, MemberRecords),
     ) {
         let job = self.job;
         let own = self.first_voters(core);
@@ -244,7 +257,11 @@ impl Coordinator {
     /// What keeps a log from beginning, if it is that too few members have agreed to it.
     pub(in super::super) fn lacks_beginning(&self, core: &Core) -> Option<Obstacle> {
         let log = self.log.as_ref().filter(|_| self.seeks_beginning(core))?;
-        let all = log.proposer.attempt.as_ref().map(|it| it.electors.len());
+        let all = log
+            .proposer
+            .attempt
+            .as_ref()
+            .map(|it| it.electors().count());
         let all = all.map_or("the nodes".to_string(), |all| counted(all, "node"));
         let missing = self.missing_electors(core);
         let missing = missing.map_or(String::new(), |names| {
@@ -260,8 +277,11 @@ impl Coordinator {
     /// The names of members without whose answer the log does not begin.
     pub(in super::super) fn missing_electors(&self, core: &Core) -> Option<String> {
         let log = self.log.as_ref().filter(|_| self.seeks_beginning(core))?;
-        let silent = log.proposer.attempt.as_ref()?.silent();
-        let mut names: Vec<_> = silent.map(|node| core.members.name(node)).collect();
+        let attempt = log.proposer.attempt.as_ref()?;
+        let mut names: Vec<_> = attempt
+            .silent()
+            .map(|node| core.members.name(node))
+            .collect();
         if names.is_empty() {
             return None;
         }
