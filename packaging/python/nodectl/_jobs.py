@@ -42,6 +42,13 @@ def literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
+def word(function: Any) -> str:
+    """What the tasks of a function are called by; or of whatever else has this name."""
+    name = function if isinstance(function, str) else str(getattr(function, "__name__", type(function).__name__))
+    word = "".join(c if c.isalnum() and c.isascii() else "-" for c in name)[:40].strip("-")
+    return word or "call"
+
+
 def submit(node: str, request: Dict[str, Any], key: Optional[str] = None) -> str:
     """The id of a new job, of the API's `JobRequest`. It is one job, however often it has to be asked for; with a key of its user's, by
     whatever program."""

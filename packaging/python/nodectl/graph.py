@@ -130,7 +130,7 @@ class Graph:
         except BaseException:
             self._calls.truncate(at)
             raise
-        name = "%s-%d" % (word(function), len(self._rows))
+        name = "%s-%d" % (_jobs.word(function), len(self._rows))
         self._rows.append((name, at, "\n".join(needs)))
         return Call(self, name)
 
@@ -175,10 +175,3 @@ class Graph:
         # Those that never began only say whom they needed.
         failures.sort(key=lambda text: "which it needs" in text)
         raise RemoteError(failures[0] if failures else "the graph's job was %s" % results.phase)
-
-
-def word(function: Any) -> str:
-    """What the tasks of a function are called by; or of whatever else has this name."""
-    name = function if isinstance(function, str) else str(getattr(function, "__name__", type(function).__name__))
-    word = "".join(c if c.isalnum() and c.isascii() else "-" for c in name)[:40].strip("-")
-    return word or "call"

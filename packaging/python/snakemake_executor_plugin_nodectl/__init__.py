@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, AsyncGenerator, Dict, List, Optional, Tuple
 
 from nodectl import NodeError, _jobs
-from nodectl.graph import word
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
@@ -210,7 +209,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc, unused-ignore]
 
 def word_of(job: JobExecutorInterface) -> str:
     """What a job's task and log are called by: its rule, or its group."""
-    return word(job.groupid if job.is_group() else job.name)
+    return _jobs.word(job.groupid if job.is_group() else job.name)
 
 
 def _needs(job: JobExecutorInterface) -> Tuple[Any, ...]:

@@ -28,6 +28,12 @@ class TestWithoutSharedFiles(TestOnSharedFiles):
         return False
 
 
+def test_the_plugin_needs_nothing_but_snakemake():
+    # Snakemake imports all plugins that it finds, whichever is used.
+    program = "import sys; sys.modules['cloudpickle'] = None; import snakemake_executor_plugin_nodectl"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def start(directory, snakefile, *arguments):
     (directory / "Snakefile").write_text(snakefile)
     line = [sys.executable, "-m", "snakemake", "--executor", "nodectl", "--jobs", "20", "--latency-wait", "1", *arguments]
