@@ -35,7 +35,7 @@ PEERS = {
 #: Those that others are measured beside, if they can be had.
 BESIDE = {"futures": ["ray"], "snakemake": ["slurm"]}
 WORKERS = 2
-#: Jobs of Snakemake at a time: they sleep, so cores are counted, not used.
+#: Cores for rules of Snakemake's: they sleep, so cores are counted, not used. All rules are submitted at once, and wait in the cluster.
 AT_ONCE = 8
 
 
@@ -301,16 +301,19 @@ def run_workflow(options, directory, name, arguments, variables):
 
 
 def snakemake_peers(options, directory):
-    jobs = ["--jobs", str(AT_ONCE)]
+    jobs = ["--jobs", str(options.rules)]
     sides = [("nodectl", jobs, {}), ("local", ["--cores", str(AT_ONCE)], {})]
     with slurm_lab(directory) as variables:
         if variables is not None:
             sides.append(("slurm", [*jobs, *SLURM_OPTIONS], variables))
         # One turn of each: minutes, of which starting Python is a small part.
-        seconds = {side[0]: run_workflow(options, directory, *side) for side in sides}
+        seconds = {}
+        for side in sides:
+            seconds[side[0]] = run_workflow(options, directory, *side)
+            print("snakemake by %s: %.1f s, load %.1f" % (side[0], seconds[side[0]], os.getloadavg()[0]), flush=True)
     ours = seconds.pop("nodectl")
     told = ["%s %.1f s, ratio %.2f" % (name, taken, ours / taken) for name, taken in seconds.items()]
-    what = "snakemake: %d rules of 1 s, %d at once" % (options.rules, AT_ONCE)
+    what = "snakemake: %d rules of 1 s, %d cores" % (options.rules, AT_ONCE)
     print("%s  nodectl %.1f s; %s (sleeping alone: %.1f s)" % (what, ours, "; ".join(told), options.rules / AT_ONCE), flush=True)
 
 
