@@ -65,6 +65,26 @@ fn the_package_is_typed_as_strictly_as_it_says() {
     }
 }
 
+/// Whoever uses the package sees a type wherever it has a name, also where a library has none from
+/// which it is derived.
+#[test]
+fn every_public_name_of_the_package_has_a_type() {
+    let arguments = ["--ignoreexternal", "--verifytypes", "nodectl"];
+    if let Some(mut command) = frontends("pyright", &arguments) {
+        // Libraries are looked for where the first python3 of the PATH has them.
+        let path = Path::new(command.get_program()).parent().expect("a path");
+        let path = format!(
+            "{}:{}",
+            path.display(),
+            env::var("PATH").unwrap_or_default()
+        );
+        let output = output_within(LATER, command.env("PATH", path));
+        assert!(output.status.success(), "{}", both(&output));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("score: 100%"), "{text}");
+    }
+}
+
 #[test]
 fn programs_of_the_book_print_what_it_says() {
     passes("book");

@@ -10,7 +10,7 @@ is no broker and no queue to keep. Nodes need ewokscore, and the packages of the
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from ._errors import RemoteError, needed
 from .graph import Call, Graph
@@ -24,8 +24,16 @@ try:
 except ImportError as _error:
     raise needed("nodectl.ewoks", "ewokscore", _error) from None
 
+if TYPE_CHECKING:
 
-class NodectlEngine(WorkflowEngine):  # type: ignore[misc, unused-ignore]
+    class _Engine:
+        """What ewoks' engines are made from: it has no types."""
+
+else:
+    _Engine = WorkflowEngine
+
+
+class NodectlEngine(_Engine):
     """ewoks' interface to `nodectl.Graph`."""
 
     def execute_graph(

@@ -20,7 +20,7 @@ import uuid
 import weakref
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from . import _main, _node
 from ._batches import Batches
@@ -31,6 +31,26 @@ try:
     from joblib.parallel import AutoBatchingMixin, FallbackToBackend, ParallelBackendBase, SequentialBackend, register_parallel_backend
 except ImportError as _error:
     raise needed("nodectl.joblib", "joblib", _error) from None
+
+if TYPE_CHECKING:
+
+    class _Backend:
+        """What is used here of that which joblib's backends are made from: it has no types."""
+
+        nesting_level: Optional[int]
+        inner_max_num_threads: Optional[int]
+        backend_kwargs: Dict[str, Any]
+
+        def __init__(
+            self, nesting_level: Optional[int] = None, inner_max_num_threads: Optional[int] = None, **backend_kwargs: Any
+        ) -> None: ...
+
+        def reset_batch_stats(self) -> None: ...
+
+else:
+
+    class _Backend(AutoBatchingMixin, ParallelBackendBase):
+        """As its bases."""
 
 _IDLE_SECONDS = 300.0
 # How long the first worker may take to start before there are said to be as many as nodes have cores.
@@ -49,7 +69,7 @@ def register(make_default: bool = False) -> None:
     register_parallel_backend("nodectl", NodectlBackend, make_default=make_default)
 
 
-class NodectlBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
+class NodectlBackend(_Backend):
     """joblib's interface to a pool. `n_jobs=-1`, and no `n_jobs` where the backend was chosen by `parallel_config`, are all cores of
     the cluster; `n_jobs=k` are at most k batches at a time.
 

@@ -14,7 +14,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Type
 
 from . import _jobs, _node
 from ._errors import NodeError, needed
@@ -143,7 +143,7 @@ class NodectlExecutor(core.PicklingExecutor):  # type: ignore[misc, unused-ignor
     :param python: The interpreter on the nodes; by default the path of this one.
     """
 
-    job_class = NodectlJob
+    job_class: Type[core.Job[Any]] = NodectlJob
 
     def __init__(self, folder: Any, max_num_timeout: int = 3, max_pickle_size_gb: float = 1.0, python: Optional[str] = None) -> None:
         super().__init__(folder, max_num_timeout=max_num_timeout, max_pickle_size_gb=max_pickle_size_gb)
