@@ -610,8 +610,12 @@ impl State {
         if is_taken {
             self.touched.insert(job);
             let lost = coordinator.take_lost();
+            let next_epoch = coordinator.take_outbid();
             self.blobs_lost(lost);
             self.answer_submission_of(job);
+            if let Some(epoch) = next_epoch {
+                self.claim_once_more(job, epoch);
+            }
         }
         is_taken
     }

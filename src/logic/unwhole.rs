@@ -3,8 +3,9 @@
 //! A task may have two results after a partition, and of the one that counts more the files may be
 //! on a machine that is lost, or cut off, or that has lost them. Such a result takes the place of
 //! no other that is whole: whoever has one keeps it, and its coordinator accepts it anew, in its
-//! own epoch, so that it counts more again. Where nobody has another, the result without its files
-//! is better than none, and they are looked for (`healing`).
+//! own epoch, so that it counts more again. Where both were accepted in that epoch, by two claims
+//! of it, the coordinator claims the job in the next one first. Where nobody has another, the
+//! result without its files is better than none, and they are looked for (`healing`).
 
 use super::{State, copies::Then, lattice::Lattice};
 use nodectl_types::{BlobHash, Cell, JobId, Record, TaskIndex, TaskRecord};

@@ -74,9 +74,13 @@ impl State {
         let is_behind = |coordinator: &&Coordinator| {
             coordinator.is_kept() && !coordinator.takes_entries() && coordinator.epoch() <= epoch
         };
-        if self.coordinators.get(&job).filter(is_behind).is_none() {
-            return;
+        if self.coordinators.get(&job).filter(is_behind).is_some() {
+            self.claim_once_more(job, epoch.saturating_add(1));
         }
+    }
+
+    /// This node's claim is followed by another one of its own, of a later epoch.
+    pub(super) fn claim_once_more(&mut self, job: JobId, epoch: u32) {
         let Some(mut coordinator) = self.coordinators.remove(&job) else {
             return;
         };
@@ -86,7 +90,7 @@ impl State {
             coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
         }
         self.keep_unsettled(job, coordinator.unsettled());
-        self.claim_anew(job, epoch.saturating_add(1));
+        self.claim_anew(job, epoch);
     }
 }
 

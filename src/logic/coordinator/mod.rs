@@ -181,6 +181,9 @@ pub struct Coordinator {
     results: results::ResultPipeline,
     /// Tasks of which this node's own results are to be accepted anew.
     anew: BTreeSet<TaskIndex>,
+    /// A result without its files counts more than this node's own, whole one, though both were
+    /// accepted in this epoch.
+    outbid: bool,
     replicas: BTreeMap<NodeId, replicas::Replica>,
     progress: progress::Tracker,
     head_told: Time,
@@ -236,6 +239,7 @@ impl Coordinator {
             sequence: 0,
             results: results::ResultPipeline::default(),
             anew: BTreeSet::new(),
+            outbid: false,
             replicas: BTreeMap::new(),
             progress: progress::Tracker::new(
                 claim,

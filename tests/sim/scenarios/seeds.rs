@@ -89,6 +89,10 @@ const SEEDS: &[(u64, &str)] = &[
         "of two nodes each knew the other's process to have ended, and both began an open job",
     ),
     (
+        802133,
+        "a result without files stood against a whole one of the same epoch, and both were lost",
+    ),
+    (
         783530,
         "a voter that was started anew did not know to be one, and could not go on alone",
     ),

@@ -150,6 +150,9 @@ impl Coordinator {
             .map(|record| record.task)
             .filter(|task| lattice.is_whole(*task))
             .collect();
+        let is_outbid =
+            |record: &Arc<TaskRecord>| lattice.is_whole(record.task) && record.accepted >= epoch;
+        self.outbid |= refused.iter().any(is_outbid);
         if let Some(first) = own.first() {
             self.anew.extend(own.iter().copied());
             core.effects.push(Effect::Disk(DiskEffect::SendRecords {
@@ -181,6 +184,13 @@ impl Coordinator {
             Arc::make_mut(&mut record).accepted = self.epoch();
         }
         record
+    }
+
+    /// The epoch in which this node's own results count more than those that cannot be had: two
+    /// claims of one epoch each had the task done.
+    pub fn take_outbid(&mut self) -> Option<u32> {
+        let is_outbid = std::mem::take(&mut self.outbid);
+        is_outbid.then(|| self.epoch().saturating_add(1))
     }
 
     /// Files that results lack here, for whoever looks for them.
