@@ -86,7 +86,7 @@ pub struct Members {
     forgotten: BTreeSet<NodeId>,
     /// Everybody that was met, in earlier lives of this node, too.
     records: MemberRecords,
-    /// They are other ones than the disk has.
+    /// The records have changed since they were last given to be written.
     records_changed: bool,
     my_info: NodeInfo,
 }

@@ -9,8 +9,8 @@ mod fleet;
 
 use super::{Members, news::NewsQueue, patience::Tuning};
 use fleet::{Fleet, Load, id};
-use nodectl_types::{NodeId, NodeInfo, Resources, membership::News};
-use std::{collections::BTreeMap, time::Duration};
+use nodectl_types::{NodeId, NodeInfo, membership::News};
+use std::time::Duration;
 
 /// SWIM as it was before Lifeguard: a suspect has a second, whatever anybody knows of itself.
 const PLAIN: Tuning = Tuning {
@@ -336,19 +336,8 @@ fn the_first_word_of_a_connection_counts_and_then_the_newest() {
 
 fn info(id: NodeId, version: u64, leaving: bool) -> NodeInfo {
     NodeInfo {
-        id,
         version,
-        name: String::new(),
-        software: String::new(),
-        model: String::new(),
-        addrs: Vec::new(),
-        resources: Resources::default(),
-        gpus: Vec::new(),
-        labels: BTreeMap::new(),
-        draining: false,
-        closed: None,
-        admits: Default::default(),
         leaving,
-        problem: None,
+        ..NodeInfo::remembered(id, String::new())
     }
 }
