@@ -1,6 +1,6 @@
 //! What every member knows about every job: small, merged on arrival, compared now and then.
 
-use super::{After, Author, BlobHash, JobId, JobSpec, NodeId};
+use super::{After, Author, BlobHash, JobId, JobSpec, NodeId, TaskIndex};
 use serde::{Deserialize, Serialize};
 
 /// Where a job stands.
@@ -91,6 +91,9 @@ pub struct Voters {
     pub holder: NodeId,
     /// The version of the head that named them.
     pub version: u64,
+    /// The first entry that the claim takes itself. All that counted of earlier ones was known to it
+    /// by then: nothing that they took for this entry, or a later one, has counted or ever will.
+    pub first_own: TaskIndex,
     /// In order, at most `limits::MAX_VOTERS`.
     pub nodes: Vec<NodeId>,
     /// Those before, in order, at most as many; none once the change is agreed on.
@@ -104,6 +107,7 @@ impl Voters {
             epoch: 0,
             holder: nodes.first().copied().unwrap_or(NodeId([0; 32])),
             version: 0,
+            first_own: 0,
             nodes,
             former: Vec::new(),
         }

@@ -20,19 +20,22 @@ use crate::{
     lattice::Lattice,
 };
 use nodectl_types::{
-    Answer, Cell, Outcome, QueryError, TaskIndex, TaskRecord, limits, query::EntryKey,
+    Answer, Cell, Outcome, Params, QueryError, Record, TaskIndex, TaskRecord, Time, limits,
+    query::EntryKey,
 };
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Range,
     sync::Arc,
+    time::Duration,
 };
 
+/// Entries that the journal did not show are read again after this long.
+const READ_AGAIN: Duration = Duration::from_millis(500);
 /// Entries that do not count yet, at most; the others wait.
 const MOST_UNDER_WAY: u32 = 64;
 /// Users who wait for an entry to count, or to be taken in.
 const MOST_WAITING: usize = 1_024;
-/// The end of a task whose number a former coordinator gave to a row that never counted.
-const NEVER_ADDED: &str = "its row was lost before it was added: add it again";
 /// Keys that are known here, at most: of the entries before these, users look for them.
 const MOST_KEYS: usize = 16_384;
 
@@ -55,6 +58,15 @@ pub(super) struct Log {
     end: TaskIndex,
     /// So many of the first entries count.
     counted: TaskIndex,
+    /// The first entry of this claim's own. The last of those before may never have counted: they
+    /// count once they are accepted anew, in this claim's epoch. What a rival has in their place
+    /// counts less from then on; before, it may have been accepted later than they were (Figure 8
+    /// of Ongaro and Ousterhout, 2014).
+    first_own: TaskIndex,
+    /// Rows that this claim wrote, and that do not count by themselves yet.
+    rows_under_way: BTreeSet<TaskIndex>,
+    /// When the journal was last asked for entries that are to be accepted anew.
+    journal_read: Option<Time>,
     /// Of entries from `keys_from` on.
     keys: BTreeMap<EntryKey, TaskIndex>,
     keys_from: TaskIndex,
@@ -75,6 +87,26 @@ impl Log {
     /// Behind the last entry, once entries are taken.
     pub(super) fn end_if_open(&self) -> Option<TaskIndex> {
         self.open.then_some(self.end)
+    }
+
+    /// Entries that are to be accepted anew.
+    fn renewed(&self) -> Range<TaskIndex> {
+        self.first_own.saturating_sub(MOST_UNDER_WAY)..self.first_own
+    }
+
+    /// A row was written, and is to count.
+    pub(super) fn row_written(&mut self, row: TaskIndex) {
+        self.rows_under_way.insert(row);
+    }
+
+    /// A row is on disks enough.
+    pub(super) fn row_came(&mut self, row: TaskIndex) {
+        self.rows_under_way.remove(&row);
+    }
+
+    /// An entry counts, and all before it.
+    pub(super) fn counts(&self, entry: TaskIndex) -> bool {
+        entry < self.counted
     }
 
     /// Entries that do not count yet.
@@ -140,6 +172,7 @@ impl Coordinator {
         self.seek_beginning(core);
         self.ask_for_votes(core);
         self.open_log(core, lattice);
+        self.renew_entries(core, lattice);
         self.review_voters(core, lattice);
         match self.is_log() {
             true => self.take_entries(core, lattice),
@@ -147,24 +180,27 @@ impl Coordinator {
         }
     }
 
-    /// After what was written counts: who waits for it hears so.
+    /// What was written may count: who waits for it hears so.
     pub(super) fn tell_log(&mut self, core: &mut Core, lattice: &Lattice) {
         if !self.may_tell(core) {
             return;
         }
-        let Some(log) = self.log.as_mut().filter(|log| log.open) else {
+        let Some(mut log) = self.log.take_if(|log| log.open) else {
             return;
         };
-        let is_log = self.spec.work.is_log();
+        let (is_log, first) = (self.is_log(), log.counted);
+        let renewed = log.renewed();
         let is_here = |entry: TaskIndex| match lattice.cell(entry) {
-            Cell::Done(_) => true,
+            cell @ Cell::Done(_) => !is_log || !renewed.contains(&entry) || is_of(cell, self.epoch),
             Cell::Added(_) | Cell::Failed { .. } | Cell::Cancelled => !is_log,
             Cell::Unknown => false,
         };
-        while is_here(log.counted) && !self.results.is_settling(log.counted) {
-            if is_log {
-                self.progress.ended(log.counted, true);
-            }
+        // The result of a row may take long to come, and its row counts before.
+        let is_coming = |entry: TaskIndex| match is_log {
+            true => self.results.is_settling(entry),
+            false => log.rows_under_way.contains(&entry),
+        };
+        while is_here(log.counted) && !is_coming(log.counted) {
             log.counted += 1;
         }
         let counts = |(_, entry): &mut (Waiter, TaskIndex)| *entry < log.counted;
@@ -173,6 +209,13 @@ impl Coordinator {
             core.answer(waiter.asker, Ok(Answer::Appended { entry }));
         }
         let counted = log.counted;
+        self.log = Some(log);
+        for number in first..counted {
+            match is_log {
+                true => self.progress.ended(number, true),
+                false => self.row_counts(core, lattice, number),
+            }
+        }
         self.tell_rows(core, counted);
     }
 
@@ -193,7 +236,7 @@ impl Coordinator {
             return false;
         }
         for entry in end..=task {
-            self.write_entry(core, entry, None);
+            self.write_gap(core, entry);
         }
         if let Some(log) = &mut self.log {
             log.end = task + 1;
@@ -201,7 +244,8 @@ impl Coordinator {
         true
     }
 
-    /// All that counted is here: now the order goes on. A gap is what never counted.
+    /// All that counted is here: now the order goes on. A gap never counted, nor did what an earlier
+    /// claim took where the last one took entries of its own.
     fn open_log(&mut self, core: &mut Core, lattice: &Lattice) {
         let is_ready = self.held_back(core).is_none();
         let is_begun = core.voters(self.job).is_some() && self.has_heard_voters(core);
@@ -213,41 +257,66 @@ impl Coordinator {
             return;
         }
         let end = lattice.known_end().max(self.results.settling_end());
+        let before = core.voters(self.job);
+        let (claim, first_own) = before.map_or((0, 0), |before| (before.epoch, before.first_own));
         for entry in 0..end {
             let known = self.known_cell(lattice, entry);
-            let is_gap = match self.is_log() {
-                true => !known.is_done(),
+            let never_counted = match self.is_log() {
+                true => !known.is_done() || (entry >= first_own && !is_of(known, claim)),
                 false => known == Cell::Unknown,
             };
-            if is_gap {
-                self.write_entry(core, entry, None);
+            if never_counted {
+                self.write_gap(core, entry);
             }
         }
-        if self.is_log() {
-            self.renew_entries(core, lattice, end);
-        }
         if let Some(log) = &mut self.log {
-            (log.open, log.end, log.keys_from) = (true, end, end);
+            (log.open, log.end, log.keys_from, log.first_own) = (true, end, end, end);
         }
         self.confirm_voters(core, lattice);
         self.open_rows(core, lattice, end);
         self.ask_tellers(core);
     }
 
-    /// What may not have counted is to count more than what others may have in its place.
-    fn renew_entries(&mut self, core: &mut Core, lattice: &Lattice, end: TaskIndex) {
-        let last =
-            (end.saturating_sub(MOST_UNDER_WAY)..end).filter(|entry| lattice.is_done(*entry));
-        let last: Vec<_> = last.collect();
-        for chunk in last.chunk_by(|a, b| a / limits::DIGEST_CHUNK == b / limits::DIGEST_CHUNK) {
+    /// Has the last entries of earlier claims accepted anew: those that are still on their way
+    /// here, and those in the journal, which is read until all of them have come.
+    fn renew_entries(&mut self, core: &mut Core, lattice: &Lattice) {
+        let (now, epoch, is_log) = (core.mono(), self.epoch, self.is_log());
+        let Some(log) = self.log.as_mut().filter(|log| log.open && is_log) else {
+            return;
+        };
+        let was_just_read = log.journal_read.is_some_and(|at| now - at < READ_AGAIN);
+        if log.counted >= log.first_own || was_just_read {
+            return;
+        }
+        log.journal_read = Some(now);
+        let renewed = log.renewed();
+        let coming = self.results.unsettled().into_iter();
+        for mut record in coming.filter_map(Record::into_task) {
+            let known = self.known_cell(lattice, record.task);
+            if renewed.contains(&record.task) && Cell::of(&record) == known && !is_of(known, epoch)
+            {
+                Arc::make_mut(&mut record).accepted = epoch;
+                self.results.accept(record);
+            }
+        }
+        let is_old = |entry: &TaskIndex| !is_of(self.known_cell(lattice, *entry), epoch);
+        let old: Vec<_> = renewed.filter(is_old).collect();
+        for chunk in old.chunk_by(|a, b| a / limits::DIGEST_CHUNK == b / limits::DIGEST_CHUNK) {
             self.anew.extend(chunk);
             core.effects.push(Effect::Disk(DiskEffect::SendRecords {
                 to: core.me,
                 job: self.job,
-                epoch: self.epoch,
+                epoch,
                 chunk: chunk[0] / limits::DIGEST_CHUNK,
                 tasks: chunk.to_vec(),
             }));
+        }
+    }
+
+    /// Entries came from this node's own journal: there may be more than one answer takes.
+    pub(super) fn journal_was_read(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.journal_read = None;
         }
     }
 
@@ -287,20 +356,24 @@ impl Coordinator {
     }
 
     /// An entry is written like any result; one without a value holds the place of what never
-    /// counted. The place of a row is held by a task that is not to run.
-    pub(super) fn write_entry(&mut self, core: &Core, entry: TaskIndex, value: Option<String>) {
-        let (number, outcome) = match self.is_log() {
-            true => (1, Outcome::Done),
-            false => (0, Outcome::Stopped(NEVER_ADDED.into())),
-        };
-        let attempt = self.attempt(number);
+    /// counted.
+    fn write_entry(&mut self, core: &Core, entry: TaskIndex, value: Option<String>) {
+        let attempt = self.attempt(1);
         let record = TaskRecord {
             accepted: self.epoch,
             started_ms: core.now.wall_ms,
             value,
-            ..TaskRecord::plain(entry, attempt, core.me, outcome)
+            ..TaskRecord::plain(entry, attempt, core.me, Outcome::Done)
         };
         self.results.accept(Arc::new(record));
+    }
+
+    /// A number stands for no entry, or no row.
+    fn write_gap(&mut self, core: &Core, number: TaskIndex) {
+        match self.is_log() {
+            true => self.write_entry(core, number, None),
+            false => self.accept_row(core, number, None, Params::new()),
+        }
     }
 
     /// Who has waited for long enough for an entry or a row to count.
@@ -332,4 +405,9 @@ impl Coordinator {
     pub(super) fn is_log(&self) -> bool {
         self.spec.work.is_log()
     }
+}
+
+/// An entry that was accepted in this epoch, or in a later one.
+fn is_of(entry: Cell, epoch: u32) -> bool {
+    matches!(entry, Cell::Done(key) if key.accepted >= epoch)
 }

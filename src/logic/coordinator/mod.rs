@@ -395,6 +395,7 @@ impl Coordinator {
         }
         self.confirmed |= self.has_current_replicas(core);
         self.step_log(core, lattice);
+        self.tell_log(core, lattice);
         self.flush_results(core);
         self.tell_holders(core, lattice);
         self.notice_round(core, lattice);
@@ -403,7 +404,6 @@ impl Coordinator {
             self.end_doomed(core, lattice);
             self.dispatch(core, lattice);
         }
-        self.tell_log(core, lattice);
         self.serve_watchers(core, lattice);
     }
 

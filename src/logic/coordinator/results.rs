@@ -159,6 +159,11 @@ impl ResultPipeline {
             .map_or(Cell::Unknown, |settling| settling.cell)
     }
 
+    /// Records that wait for their files.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = &Arc<TaskRecord>> {
+        self.awaited.values().flat_map(Awaited::all)
+    }
+
     /// Where an attempt ran whose record is on its way: what it wrote is there until the record
     /// counts.
     pub fn settling_at(&self, task: TaskIndex) -> Option<(NodeId, Attempt)> {
@@ -592,6 +597,9 @@ impl Coordinator {
 
     /// A record is durable: it enters the lattice, and whoever watches may see it.
     fn count(&mut self, core: &mut Core, lattice: &mut Lattice, record: &Arc<TaskRecord>) {
+        if let Some(log) = self.log.as_mut().filter(|_| record.is_added()) {
+            log.row_came(record.task);
+        }
         let limit = self.failure_limit(core);
         let was_done = lattice.is_done(record.task);
         let is_news = lattice.merge(record);
@@ -657,6 +665,9 @@ impl Coordinator {
                 }
                 news.push(record);
             }
+        }
+        if from == core.me && !news.is_empty() {
+            self.journal_was_read();
         }
         self.keep_parts(core, from, chunk, in_parts(news));
     }

@@ -19,6 +19,8 @@ use std::{
 
 /// Tasks that do not count yet, at most; the others wait.
 pub(super) const MOST_UNDER_WAY: u32 = 1_024;
+/// The end of a task whose number a former coordinator gave to a row that never counted.
+const NEVER_ADDED: &str = "its row was lost before it was added: add it again";
 /// Users who wait for tasks to be added.
 const MOST_WAITING: usize = 256;
 
@@ -61,6 +63,8 @@ pub(super) struct Rows {
     /// Tasks that are rows which others are, too: they were written under a claim under which they
     /// never counted, and their users asked the next one.
     doubles: BTreeSet<TaskIndex>,
+    /// Numbers that count and stand for no row.
+    gaps: BTreeSet<TaskIndex>,
     /// Tasks whose records are to be read.
     pub unread: Unread,
     coming: VecDeque<Adding>,
@@ -73,6 +77,7 @@ impl Rows {
             known: BTreeMap::new(),
             keys: BTreeMap::new(),
             doubles: BTreeSet::new(),
+            gaps: BTreeSet::new(),
             unread: Unread::of(lattice),
             coming: VecDeque::new(),
             waiting: Vec::new(),
@@ -97,6 +102,7 @@ impl Rows {
         let task = record.task;
         self.unread.remove(task);
         self.doubles.remove(&task);
+        self.gaps.remove(&task);
         // The task may have been another row before, which never counted.
         let before = self.known.get(&task).and_then(|(key, _)| *key);
         if let Some(before) = before.filter(|before| record.row != Some(*before)) {
@@ -109,13 +115,26 @@ impl Rows {
             self.note_key(key, Place::of(record));
         }
         match record.outcome {
+            Outcome::Added if record.row.is_none() => {
+                self.known.remove(&task);
+                self.gaps.insert(task);
+            }
             Outcome::Added | Outcome::Failed(_) => {
                 let row = (record.row, record.params.clone());
-                self.known.insert(record.task, row);
+                self.known.insert(task, row);
             }
             Outcome::Done | Outcome::Cancelled | Outcome::Stopped(_) => {
-                self.known.remove(&record.task);
+                self.known.remove(&task);
             }
+        }
+    }
+
+    /// A result is here that does not count yet, of a row that did.
+    fn note_tried(&mut self, record: &TaskRecord) {
+        let row = (record.row, record.params.clone());
+        self.known.insert(record.task, row);
+        if let Some(key) = record.row {
+            self.note_key(key, Place::of(record));
         }
     }
 
@@ -210,10 +229,11 @@ impl Coordinator {
         log.is_some_and(|log| head.open == Some(true) || has_more(log.end_if_open()))
     }
 
-    /// What it runs with is known, if it was added.
+    /// What it runs with is known, if it was added, and counts with all before it.
     pub(super) fn has_row(&self, task: TaskIndex) -> bool {
-        let rows = self.rows.as_ref();
-        rows.is_none_or(|rows| rows.known.contains_key(&task))
+        let (rows, log) = (self.rows.as_ref(), self.log.as_ref());
+        let counts = log.is_none_or(|log| log.counts(task));
+        rows.is_none_or(|rows| counts && rows.known.contains_key(&task))
     }
 
     /// Tasks are numbered that users want to add.
@@ -310,17 +330,46 @@ impl Coordinator {
         task
     }
 
-    /// Has a row count under this claim.
-    fn accept_row(&mut self, core: &Core, task: TaskIndex, row: Option<EntryKey>, params: Params) {
-        let never = self.attempt(0);
+    /// Has a row count under this claim, or that a number stands for none: that is as little sure
+    /// before it counts, and an end would count more than a row that a later claim has there.
+    pub(super) fn accept_row(
+        &mut self,
+        core: &Core,
+        task: TaskIndex,
+        row: Option<EntryKey>,
+        params: Params,
+    ) {
         let record = TaskRecord {
-            accepted: self.epoch,
-            started_ms: core.now.wall_ms,
             params,
             row,
-            ..TaskRecord::plain(task, never, core.me, Outcome::Added)
+            ..self.record_of_row(core, task, Outcome::Added)
         };
+        if let Some(log) = &mut self.log {
+            log.row_written(task);
+        }
         self.results.accept(Arc::new(record));
+    }
+
+    fn record_of_row(&self, core: &Core, task: TaskIndex, outcome: Outcome) -> TaskRecord {
+        let never = self.attempt(0);
+        TaskRecord {
+            accepted: self.epoch,
+            started_ms: core.now.wall_ms,
+            ..TaskRecord::plain(task, never, core.me, outcome)
+        }
+    }
+
+    /// A number counts: its task may run, or it is over if it stands for no row.
+    pub(super) fn row_counts(&mut self, core: &Core, lattice: &Lattice, task: TaskIndex) {
+        let is_gap = |rows: &Rows| rows.gaps.contains(&task);
+        if !self.rows.as_ref().is_some_and(is_gap) {
+            return self.reopen(task);
+        }
+        if matches!(self.known_cell(lattice, task), Cell::Added(_)) {
+            let outcome = Outcome::Stopped(NEVER_ADDED.into());
+            let record = self.record_of_row(core, task, outcome);
+            self.results.accept(Arc::new(record));
+        }
     }
 
     /// The coordinator has just taken over, and knows all rows below `end` that count. The last may
@@ -334,6 +383,15 @@ impl Coordinator {
                 rows.note(&record);
             }
         }
+        // What they were tried for may never come, and they count all the same.
+        let only_tried = |record: &&Arc<TaskRecord>| lattice.cell(record.task) == Cell::Unknown;
+        let tried: Vec<_> = self.results.awaited().filter(only_tried).cloned().collect();
+        for record in tried {
+            if let Some(rows) = &mut self.rows {
+                rows.note_tried(&record);
+                self.accept_row(core, record.task, record.row, record.params.clone());
+            }
+        }
         let Some(rows) = &self.rows else {
             return;
         };
@@ -341,12 +399,16 @@ impl Coordinator {
         let doubles: Vec<_> = rows.doubles.iter().copied().filter(is_added).collect();
         let last = end.saturating_sub(MOST_UNDER_WAY)..end;
         let added = last.filter(|task| is_added(task) && !rows.doubles.contains(task));
-        let added = added.filter_map(|task| Some((task, rows.known.get(&task)?.clone())));
+        let row_of = |task| match rows.gaps.contains(&task) {
+            true => Some((None, Params::new())),
+            false => rows.known.get(&task).cloned(),
+        };
+        let added = added.filter_map(|task| Some((task, row_of(task)?)));
         for (task, (key, params)) in added.collect::<Vec<_>>() {
             self.accept_row(core, task, key, params);
         }
         for task in doubles {
-            self.write_entry(core, task, None);
+            self.accept_row(core, task, None, Params::new());
         }
         self.begin_rows(lattice);
     }

@@ -32,6 +32,10 @@ pub const ALL: &[Scenario] = &[
         who_began_it_is_killed_at_once,
     ),
     (
+        "logs::who_takes_over_dies_as_soon_as_it_tells",
+        who_takes_over_dies_as_soon_as_it_tells,
+    ),
+    (
         "logs::what_the_last_voter_took_alone_is_waited_for",
         what_the_last_voter_took_alone_is_waited_for,
     ),
@@ -186,6 +190,33 @@ pub fn who_began_it_is_killed_at_once() {
             script.kill(node);
             script.until(60.0, "others begin it", |world| world.log_entries(0) >= 40);
             script.start(node);
+        }
+        script.settle();
+    }
+}
+
+/// A coordinator is cut off with entries that nobody else has; whoever takes over dies within
+/// milliseconds of telling what it knows, and the first comes back before it.
+pub fn who_takes_over_dies_as_soon_as_it_tells() {
+    for seed in 1..=30u64 {
+        let mut script = Script::seeded(3, seed);
+        let job = begin(&mut script, 400);
+        until_written(&mut script, 10);
+        for round in 0..6u64 {
+            let first = script.coordinator(job);
+            script.cut(&[first], 8.0 + round as f64);
+            script.run(4.0);
+            let taken = script.world.now;
+            script.until(60.0, "another one takes over", |world| {
+                world.coordinator(job).is_some_and(|node| node != first)
+                    || world.now - taken > Duration::from_secs(20)
+            });
+            let next = script.coordinator(job);
+            script.run(0.001 * ((seed * 7 + round * 13) % 120) as f64);
+            script.kill(next);
+            script.run(6.0 + (seed % 9) as f64);
+            script.start(next);
+            script.run(1.0);
         }
         script.settle();
     }

@@ -28,6 +28,10 @@ pub const ALL: &[Scenario] = &[
         "rows::what_was_told_before_the_order_was_known_is_not_done_again",
         what_was_told_before_the_order_was_known_is_not_done_again,
     ),
+    (
+        "rows::who_took_over_dies_as_the_former_one_comes_back",
+        who_took_over_dies_as_the_former_one_comes_back,
+    ),
 ];
 
 const ROWS: u32 = 200;
@@ -136,6 +140,28 @@ pub fn what_was_told_before_the_order_was_known_is_not_done_again() {
         until_added(&mut script, job, 40);
         script.full(script.replicas(job)[0], 14.0);
         script.restart(script.coordinator(job), 30.0);
+        script.until_done(job);
+        script.settle();
+    }
+}
+
+/// A coordinator that was cut off comes back with rows that nobody else has; whoever took over dies
+/// within milliseconds of meeting it, and comes back when others have gone on.
+pub fn who_took_over_dies_as_the_former_one_comes_back() {
+    for seed in 1..=20u64 {
+        let mut script = Script::seeded(3, seed);
+        let job = script.job(open(9_000));
+        for rows in [5, 25, 45, 65] {
+            until_added(&mut script, job, rows);
+            let former = script.coordinator(job);
+            script.cut(&[former], 3.0);
+            script.run(3.0 + 0.001 * ((seed * 3) % 40) as f64);
+            let next = script.coordinator(job);
+            script.kill(next);
+            script.run(4.0 + (seed % 5) as f64);
+            script.start(next);
+            script.run(3.0);
+        }
         script.until_done(job);
         script.settle();
     }

@@ -308,6 +308,7 @@ impl Coordinator {
             epoch: self.epoch,
             holder: core.me,
             version: head.version + 1,
+            first_own: self.log.as_ref().map_or(0, |log| log.first_own),
             nodes,
             former,
         };

@@ -220,7 +220,7 @@ impl Coordinator {
                 && core.members.is_in_reach(node)
                 && !self.results.is_settling(spare.task)
             {
-                self.accept(core, lattice, node, spare);
+                self.take_end(core, lattice, node, spare);
             } else if !lattice.has_ended(record.task, self.failure_limit(core)) {
                 self.reopen(record.task);
             }

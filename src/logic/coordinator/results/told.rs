@@ -75,15 +75,28 @@ impl Coordinator {
                 }
             } else if self.results.decides(&record) {
                 self.results.note_told(from, record, now);
-            } else if self.results.is_full() || !self.has_order() {
-                self.results.told.note(record.task, from, now);
             } else {
-                self.accept(core, lattice, from, record);
+                self.take_end(core, lattice, from, record);
             }
         }
         if !known.is_empty() {
             let job = self.job;
             core.send(from, Message::ReportKept { job, tasks: known });
+        }
+    }
+
+    /// Takes in the end of an attempt, or remembers who told of it, if that cannot be done yet.
+    pub(super) fn take_end(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        from: NodeId,
+        record: Arc<TaskRecord>,
+    ) {
+        if self.results.is_full() || !self.has_order() {
+            self.results.told.note(record.task, from, core.mono());
+        } else {
+            self.accept(core, lattice, from, record);
         }
     }
 

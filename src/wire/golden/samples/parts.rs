@@ -92,6 +92,7 @@ pub fn head() -> JobHead {
             epoch: 2,
             holder: NODE,
             version: 5,
+            first_own: 40,
             nodes: vec![NODE, NodeId([8; 32])],
             former: vec![NODE],
         }),
