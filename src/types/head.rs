@@ -91,8 +91,8 @@ pub struct Voters {
     pub holder: NodeId,
     /// The version of the head that named them.
     pub version: u64,
-    /// The first entry that the claim takes itself. All that counted of earlier ones was known to it
-    /// by then: nothing that they took for this entry, or a later one, has counted or ever will.
+    /// The first entry that the claim takes itself. All that counted of earlier ones was known to
+    /// it by then: nothing that they took for this entry, or a later one, has counted or ever will.
     pub first_own: TaskIndex,
     /// In order, at most `limits::MAX_VOTERS`.
     pub nodes: Vec<NodeId>,

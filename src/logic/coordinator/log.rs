@@ -244,8 +244,8 @@ impl Coordinator {
         true
     }
 
-    /// All that counted is here: now the order goes on. A gap never counted, nor did what an earlier
-    /// claim took where the last one took entries of its own.
+    /// All that counted is here: now the order goes on. A gap never counted, nor did what an
+    /// earlier claim took where the last one took entries of its own.
     fn open_log(&mut self, core: &mut Core, lattice: &Lattice) {
         let is_ready = self.held_back(core).is_none();
         let is_begun = core.voters(self.job).is_some() && self.has_heard_voters(core);

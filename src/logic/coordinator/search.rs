@@ -137,8 +137,9 @@ impl Search {
                 self.tpe.stopped(task, params, step, value);
             }
             (Outcome::Failed(_), _) => {
+                // What runs by now may have been drawn before this was known.
                 if !params.is_empty() {
-                    self.drawn.insert(task, params.clone());
+                    self.drawn.entry(task).or_insert_with(|| params.clone());
                 }
                 return true;
             }
