@@ -1,17 +1,18 @@
 //! What a task costs beyond its process. Prints; judges only what holds on any machine.
 
 use crate::harness::*;
+use nodectl::types::{Isolation, WorkSpec};
 use std::{
     process::{Command, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-const TASKS: u32 = 400;
+/// Tasks of a round, each beside another one.
+const TASKS: u32 = 80;
+/// Other tests share the processors: one round in which these leave both alone will do.
+const ROUNDS: usize = 5;
 
-#[test]
-fn a_task_that_does_nothing_costs_little_more_than_its_process() {
-    let mut lab = Lab::new();
-    lab.run(work(&["/bin/true"]));
+fn ours(lab: &mut Lab) -> Duration {
     let begun = Instant::now();
     for task in 0..2 {
         lab.start(task, work(&["/bin/true"]));
@@ -22,44 +23,17 @@ fn a_task_that_does_nothing_costs_little_more_than_its_process() {
             lab.start(task, work(&["/bin/true"]));
         }
     }
-    let ours = begun.elapsed() / TASKS;
-    let hidden = || {
-        let isolation = nodectl::types::Isolation {
-            hides_node: Some(true),
-            ..Default::default()
-        };
-        nodectl::types::WorkSpec {
-            isolation,
-            ..work(&["/bin/true"])
-        }
-    };
-    if nodectl::worker::supervisor::hides().is_ok() {
-        let begun = Instant::now();
-        for task in 0..TASKS / 4 {
-            lab.start(task, hidden());
-            lab.ended();
-        }
-        println!(
-            "one from which the node is hidden, one after the other: {:?}",
-            begun.elapsed() / (TASKS / 4)
-        );
-    }
-    let begun = Instant::now();
-    for task in 0..TASKS / 4 {
-        lab.start(task, work(&["/bin/true"]));
-        lab.ended();
-    }
-    println!(
-        "one, one after the other: {:?}",
-        begun.elapsed() / (TASKS / 4)
-    );
-    let begun = Instant::now();
+    begun.elapsed() / TASKS
+}
+
+fn bare() -> Duration {
     let spawn = || {
         Command::new("/bin/true")
             .stdin(Stdio::null())
             .spawn()
             .unwrap()
     };
+    let begun = Instant::now();
     let mut two = [spawn(), spawn()];
     for task in 2..TASKS + 2 {
         let slot = task as usize % 2;
@@ -68,10 +42,39 @@ fn a_task_that_does_nothing_costs_little_more_than_its_process() {
             two[slot] = spawn();
         }
     }
-    let bare = begun.elapsed() / TASKS;
-    println!("a task: {ours:?}, a bare process: {bare:?}, 2 in parallel");
-    assert!(
-        ours < bare * 20 + std::time::Duration::from_millis(5),
-        "{ours:?} against {bare:?}"
-    );
+    begun.elapsed() / TASKS
+}
+
+fn one_after_the_other(lab: &mut Lab, work: &WorkSpec) -> Duration {
+    let begun = Instant::now();
+    for task in 0..TASKS {
+        lab.start(task, work.clone());
+        lab.ended();
+    }
+    begun.elapsed() / TASKS
+}
+
+#[test]
+fn a_task_that_does_nothing_costs_little_more_than_its_process() {
+    let mut lab = Lab::new();
+    lab.run(work(&["/bin/true"]));
+    if nodectl::worker::supervisor::hides().is_ok() {
+        let isolation = Isolation {
+            hides_node: Some(true),
+            ..Default::default()
+        };
+        let hidden = WorkSpec {
+            isolation,
+            ..work(&["/bin/true"])
+        };
+        let cost = one_after_the_other(&mut lab, &hidden);
+        println!("one from which the node is hidden, one after the other: {cost:?}");
+    }
+    let cost = one_after_the_other(&mut lab, &work(&["/bin/true"]));
+    println!("one, one after the other: {cost:?}");
+    let rounds: Vec<_> = (0..ROUNDS).map(|_| (ours(&mut lab), bare())).collect();
+    println!("a task and a bare process, 2 in parallel: {rounds:?}");
+    let is_little =
+        |(ours, bare): &(Duration, Duration)| *ours < *bare * 20 + Duration::from_millis(5);
+    assert!(rounds.iter().any(is_little), "{rounds:?}");
 }
