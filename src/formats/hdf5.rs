@@ -210,7 +210,7 @@ pub fn scalar(datatype: &DatatypeMessage) -> Option<Scalar> {
             bit_offset: 0,
             bit_precision,
             ..
-        } if u32::from(*bit_precision) == size * 8 => match (size, signed) {
+        } if size.checked_mul(8) == Some(u32::from(*bit_precision)) => match (size, signed) {
             (1, false) => Some(Scalar::U8),
             (1, true) => Some(Scalar::I8),
             (2, false) => Some(Scalar::U16),
