@@ -81,7 +81,7 @@ pub struct Checker {
     over: BTreeSet<JobId>,
     /// When the first node forgot a job.
     pub forgotten: BTreeMap<JobId, Time>,
-    /// When a disk last lost something.
+    /// When a disk last lost something, or was cut off for good.
     pub lost_at: Option<Time>,
     /// Files that some disk has lost while others of it were kept.
     pub lost_files: BTreeSet<BlobHash>,

@@ -485,6 +485,7 @@ impl World {
         for node in beyond {
             self.machines[node].beyond = true;
         }
+        self.checker.lost_at = Some(self.now);
         self.void_beyond();
         self.void_pools_beyond();
     }
