@@ -202,6 +202,17 @@ impl Core {
         }));
     }
 
+    /// Has records of this node's own journal brought: they come as those of others do.
+    pub fn read_own(&mut self, job: JobId, epoch: u32, chunk: u32, tasks: Vec<TaskIndex>) {
+        self.effects.push(Effect::Disk(DiskEffect::SendRecords {
+            to: self.me,
+            job,
+            epoch,
+            chunk,
+            tasks,
+        }));
+    }
+
     /// Has a manifest and every file in it brought here; `Input::Fetched` follows with the ticket.
     pub fn fetch_tree(&mut self, job: JobId, manifest: BlobHash, mut holders: Vec<NodeId>) -> u64 {
         let ticket = self.ticket();

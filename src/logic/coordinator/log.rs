@@ -14,11 +14,7 @@ mod beginning;
 mod voters;
 
 use super::{Coordinator, stopping::Waiter};
-use crate::{
-    core::Core,
-    io::{Asker, DiskEffect, Effect},
-    lattice::Lattice,
-};
+use crate::{core::Core, io::Asker, lattice::Lattice};
 use nodectl_types::{
     Answer, Cell, Outcome, Params, QueryError, Record, TaskIndex, TaskRecord, Time, limits,
     query::EntryKey,
@@ -303,13 +299,8 @@ impl Coordinator {
         let old: Vec<_> = renewed.filter(is_old).collect();
         for chunk in old.chunk_by(|a, b| a / limits::DIGEST_CHUNK == b / limits::DIGEST_CHUNK) {
             self.anew.extend(chunk);
-            core.effects.push(Effect::Disk(DiskEffect::SendRecords {
-                to: core.me,
-                job: self.job,
-                epoch,
-                chunk: chunk[0] / limits::DIGEST_CHUNK,
-                tasks: chunk.to_vec(),
-            }));
+            let of = chunk[0] / limits::DIGEST_CHUNK;
+            core.read_own(self.job, epoch, of, chunk.to_vec());
         }
     }
 

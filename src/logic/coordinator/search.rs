@@ -6,12 +6,7 @@
 //! A task keeps its parameters until it has ended, however often it is tried.
 
 use super::Coordinator;
-use crate::{
-    core::Core,
-    io::{DiskEffect, Effect},
-    lattice::Lattice,
-    tpe::Tpe,
-};
+use crate::{core::Core, lattice::Lattice, tpe::Tpe};
 use nodectl_types::{
     Cell, Outcome, ParamSpace, Params, Sweep, TaskIndex, limits::RECORD_BATCH, record::TaskRecord,
 };
@@ -178,13 +173,7 @@ impl Coordinator {
             (None, None) => return false,
         };
         if let Some(tasks) = unread.ask() {
-            core.effects.push(Effect::Disk(DiskEffect::SendRecords {
-                to: core.me,
-                job: self.job,
-                epoch: self.epoch,
-                chunk: 0,
-                tasks,
-            }));
+            core.read_own(self.job, self.epoch, 0, tasks);
         }
         !unread.is_empty()
     }

@@ -1,10 +1,7 @@
 //! Files that results name: brought to a second disk before their users are told.
 
 use super::*;
-use crate::{
-    io::{DiskEffect, Effect},
-    unwhole::note_missing,
-};
+use crate::unwhole::note_missing;
 
 impl Coordinator {
     /// Writes what another holder had, here and on the replicas.
@@ -155,13 +152,7 @@ impl Coordinator {
         self.outbid |= refused.iter().any(is_outbid);
         if let Some(first) = own.first() {
             self.anew.extend(own.iter().copied());
-            core.effects.push(Effect::Disk(DiskEffect::SendRecords {
-                to: core.me,
-                job: self.job,
-                epoch,
-                chunk: first / limits::DIGEST_CHUNK,
-                tasks: own,
-            }));
+            core.read_own(self.job, epoch, first / limits::DIGEST_CHUNK, own);
         }
         taken
     }
