@@ -410,7 +410,7 @@ mod tests {
     use super::*;
     use nodectl_types::{
         NodeId,
-        membership::{Body, Packet},
+        membership::{Body, Census, Packet},
     };
 
     #[test]
@@ -421,6 +421,7 @@ mod tests {
             message(Message::Swim(Packet {
                 incarnation: 1,
                 slowness: 0,
+                census: Census::default(),
                 body: Body::Ping { number },
                 news: Vec::new(),
             }))

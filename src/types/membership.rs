@@ -13,8 +13,17 @@ pub struct Packet {
     pub incarnation: u64,
     /// How slow the sender finds itself to be: 0 is well.
     pub slowness: u8,
+    pub census: Census,
     pub body: Body,
     pub news: Vec<News>,
+}
+
+/// Who is alive, as the sender knows it, itself included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Census {
+    pub members: u32,
+    /// Of their ids and incarnations: equal for equal ones.
+    pub digest: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,10 +38,9 @@ pub enum Body {
     PingFor { number: u64, target: NodeId },
     /// The sender of a `PingFor` is heard, but its target is silent.
     Nack { number: u64 },
-    /// The sender introduces itself. It knows so many live members.
+    /// The sender introduces itself. `answer`: the receiver is to do so, too.
     Join {
         addrs: Vec<SocketAddr>,
-        members: u32,
         answer: bool,
     },
     /// Asks for all live members, as news.

@@ -15,7 +15,7 @@ use super::{
 use nodectl_types::{
     NodeId, Time,
     limits::{MEMBER_ADDRS, SWIM_NEWS},
-    membership::{Body, News, Packet},
+    membership::{Body, Census, News, Packet},
 };
 use rand::{SeedableRng, rngs::StdRng, seq::IteratorRandom};
 use std::{
@@ -35,9 +35,10 @@ const TELLINGS: u32 = 4;
 /// A node that stands still again and again finds the dead all the same: after so many fresh
 /// chances, only lost time is given back.
 const FRESH_CHANCES: u8 = 2;
-/// So many members are asked for all that they know, at most, in `FEEDING`.
+/// Members are asked for all that they know: at most so many at once, and one more after each
+/// `FEEDING`.
 const FEEDS: u32 = 3;
-const FEEDING: Duration = Duration::from_secs(10);
+const FEEDING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) enum Status {
@@ -59,6 +60,8 @@ pub(super) struct Suspicion {
 
 #[derive(Debug)]
 pub(super) struct SwimEntry {
+    /// Of the member's id.
+    hash: u64,
     pub incarnation: u64,
     pub addrs: Vec<SocketAddr>,
     /// What it last said of itself.
@@ -91,8 +94,8 @@ pub struct Swim {
     queue: NewsQueue,
     gossip_at: Option<Time>,
     pub(super) probing: Probing,
-    /// When the first of the last feeds was asked for, and how many.
-    feeds: (Time, u32),
+    /// When all feeds that were asked for would have been asked for, one after each `FEEDING`.
+    fed_until: Time,
     left: bool,
 }
 
@@ -118,7 +121,7 @@ impl Swim {
             queue: NewsQueue::default(),
             gossip_at: None,
             probing: Probing::default(),
-            feeds: (Time::default(), 0),
+            fed_until: Time::default(),
             left: false,
         }
     }
@@ -160,7 +163,6 @@ impl Swim {
     pub fn join(&mut self, peer: NodeId, answer: bool, out: &mut SwimOutcome) {
         let body = Body::Join {
             addrs: self.addrs.clone(),
-            members: self.members(),
             answer,
         };
         let held = self
@@ -198,6 +200,7 @@ impl Swim {
         let Packet {
             incarnation,
             slowness,
+            census,
             body,
             news,
         } = packet;
@@ -222,6 +225,12 @@ impl Swim {
             .get(&from)
             .filter(is_behind)
             .map(|entry| said_of(from, entry, self.me));
+        if matches!(
+            body,
+            Body::Ping { .. } | Body::Ack { .. } | Body::Join { .. }
+        ) {
+            self.compare(now, from, census, out);
+        }
         let answer = match body {
             Body::Gossip => None,
             Body::Ping { number } => Some(Body::Ack { number }),
@@ -237,16 +246,10 @@ impl Swim {
                 self.probing.refused(number);
                 None
             }
-            Body::Join {
-                members, answer, ..
-            } => {
-                self.ask_for_feed(now, from, members, out);
-                answer.then(|| Body::Join {
-                    addrs: self.addrs.clone(),
-                    members: self.members(),
-                    answer: false,
-                })
-            }
+            Body::Join { answer, .. } => answer.then(|| Body::Join {
+                addrs: self.addrs.clone(),
+                answer: false,
+            }),
             Body::Feed => {
                 self.feed(from, out);
                 None
@@ -374,6 +377,7 @@ impl Swim {
     ) {
         let Some(entry) = self.table.get_mut(&node) else {
             let entry = SwimEntry {
+                hash: hash(node),
                 incarnation,
                 addrs,
                 slowness: 0,
@@ -538,28 +542,27 @@ impl Swim {
         first: Option<News>,
         out: &mut SwimOutcome,
     ) {
-        let times = TELLINGS * (self.members() as f64 + 1.0).log10().ceil() as u32;
+        let times = TELLINGS * (self.living as f64 + 2.0).log10().ceil() as u32;
         let mut news: Vec<News> = first.into_iter().collect();
         news.extend(self.queue.take(SWIM_NEWS - news.len(), times));
         let packet = Packet {
             incarnation: self.incarnation,
             slowness: self.slowness.points(),
+            census: self.census(),
             body,
             news,
         };
         out.packets.push((to, packet));
     }
 
-    /// A peer that knows more members than we do may know some that we do not.
-    fn ask_for_feed(&mut self, now: Time, peer: NodeId, members: u32, out: &mut SwimOutcome) {
-        if members <= self.members() {
-            return;
-        }
-        if now.since(self.feeds.0) > FEEDING {
-            self.feeds = (now, 0);
-        }
-        if self.feeds.1 < FEEDS {
-            self.feeds.1 += 1;
+    /// News are told so often and no more, perhaps to others only, or before we were linked to
+    /// anybody. A peer that knows other members or incarnations than we do, and no fewer, may know
+    /// some that we do not: it is asked for all.
+    fn compare(&mut self, now: Time, peer: NodeId, census: Census, out: &mut SwimOutcome) {
+        let own = self.census();
+        let may_ask = self.fed_until <= now + FEEDING * (FEEDS - 1);
+        if census.digest != own.digest && census.members >= own.members && may_ask {
+            self.fed_until = self.fed_until.max(now) + FEEDING;
             self.send(peer, Body::Feed, None, out);
         }
     }
@@ -582,6 +585,7 @@ impl Swim {
                 Packet {
                     incarnation,
                     slowness,
+                    census: self.census(),
                     body: Body::Gossip,
                     news: news.to_vec(),
                 },
@@ -589,10 +593,25 @@ impl Swim {
         }
     }
 
-    /// Live members, ourselves included.
-    fn members(&self) -> u32 {
-        self.living as u32 + 1
+    fn census(&self) -> Census {
+        let live = self.table.values().filter(|entry| entry.is_live());
+        let marks = live.map(|entry| mark(entry.hash, entry.incarnation));
+        Census {
+            members: self.living as u32 + 1,
+            digest: marks.fold(mark(hash(self.me), self.incarnation), |all, one| all ^ one),
+        }
     }
+}
+
+fn hash(node: NodeId) -> u64 {
+    let hash = blake3::hash(&node.0);
+    u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("it has 32 bytes"))
+}
+
+/// What a member adds to the digest of a census. The factor is that of Fibonacci hashing (Knuth,
+/// The Art of Computer Programming 3, 6.4).
+fn mark(hash: u64, incarnation: u64) -> u64 {
+    (hash ^ incarnation).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 fn bounded(addrs: &[SocketAddr]) -> Vec<SocketAddr> {

@@ -20,7 +20,7 @@ use nodectl_types::{
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
     limits,
-    membership::{Body, MemberRecord, News, Packet},
+    membership::{Body, Census, MemberRecord, News, Packet},
     message::{Assignment, Inventory},
     policy::WorkKind,
     query::{
@@ -134,7 +134,6 @@ fn membership() -> Vec<Message> {
         swim(
             Body::Join {
                 addrs: node_info().addrs,
-                members: 9,
                 answer: true,
             },
             Vec::new(),
@@ -154,6 +153,10 @@ fn swim(body: Body, news: Vec<News>) -> Message {
     Message::Swim(Packet {
         incarnation: 1_700_000_000_000,
         slowness: 2,
+        census: Census {
+            members: 9,
+            digest: u64::MAX,
+        },
         body,
         news,
     })

@@ -88,28 +88,8 @@ pub struct Fleet {
 impl Fleet {
     /// So many members that know each other.
     pub fn formed(size: usize, tuning: Tuning, load: Load, seed: u64) -> Self {
-        let mut fleet = Self {
-            machines: Vec::new(),
-            tuning,
-            notices: true,
-            load: Load::Quiet,
-            queue: BTreeMap::new(),
-            count: 0,
-            now: Time(1_000_000),
-            rng: StdRng::seed_from_u64(seed),
-            cut: BTreeSet::new(),
-            deaths: Vec::new(),
-            packets: 0,
-        };
+        let mut fleet = Self::silent(size, tuning, seed);
         for node in 0..size {
-            fleet.machines.push(Machine {
-                swim: None,
-                inbox: Vec::new(),
-                able: None,
-                plan: 0,
-                frozen_until: Time::default(),
-                alive: BTreeSet::new(),
-            });
             fleet.start(node, 1_000_000);
         }
         fleet.run(Duration::from_secs(3));
@@ -124,18 +104,63 @@ impl Fleet {
         fleet
     }
 
+    /// Members that begin within so long, each as late as its machine lets it, and are linked to
+    /// the first one only.
+    pub fn around_one(size: usize, tuning: Tuning, within: Duration, seed: u64) -> Self {
+        let mut fleet = Self::silent(size, tuning, seed);
+        for node in 0..size {
+            let late = |fleet: &mut Self| within.mul_f64(fleet.rng.random_range(0.0..1.0));
+            fleet.begin(node, 1_000_000);
+            for (node, peer) in [(0, node), (node, 0)] {
+                let delay = late(&mut fleet);
+                if node != peer {
+                    fleet.after(delay, Event::Linked { node, peer });
+                }
+            }
+        }
+        fleet
+    }
+
+    fn silent(size: usize, tuning: Tuning, seed: u64) -> Self {
+        let machine = |_| Machine {
+            swim: None,
+            inbox: Vec::new(),
+            able: None,
+            plan: 0,
+            frozen_until: Time::default(),
+            alive: BTreeSet::new(),
+        };
+        Self {
+            machines: (0..size).map(machine).collect(),
+            tuning,
+            notices: true,
+            load: Load::Quiet,
+            queue: BTreeMap::new(),
+            count: 0,
+            now: Time(1_000_000),
+            rng: StdRng::seed_from_u64(seed),
+            cut: BTreeSet::new(),
+            deaths: Vec::new(),
+            packets: 0,
+        }
+    }
+
     pub fn start(&mut self, node: usize, generation: u64) {
+        self.begin(node, generation);
+        for peer in 0..self.machines.len() {
+            if peer != node && self.machines[peer].swim.is_some() {
+                self.link(node, peer);
+            }
+        }
+    }
+
+    fn begin(&mut self, node: usize, generation: u64) {
         let seed = self.rng.random();
         let addrs = [([10, 0, (node >> 8) as u8, node as u8], 4000).into()];
         let machine = &mut self.machines[node];
         machine.swim = Some(Swim::new(id(node), generation, &addrs, self.tuning, seed));
         machine.inbox.clear();
         machine.alive.clear();
-        for peer in 0..self.machines.len() {
-            if peer != node && self.machines[peer].swim.is_some() {
-                self.link(node, peer);
-            }
-        }
     }
 
     /// The machine loses its power: nothing says so.

@@ -96,7 +96,6 @@ fn members() -> Oversized {
     };
     let join = Body::Join {
         addrs,
-        members: 1,
         answer: false,
     };
     let history = |page| Message::Answer {
