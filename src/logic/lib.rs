@@ -402,11 +402,7 @@ impl State {
         if was_forgotten {
             self.core.keep(self.owner_note());
         }
-        let info = self.core.members.my_info().clone();
-        self.core.send(peer, Message::Info(Box::new(info)));
-        self.tell_digests(peer, true);
-        self.compare_secrets(peer);
-        self.show_roster(peer);
+        self.introduce(peer);
         self.membership(outcome);
         for job in self.coordinated() {
             self.with_coordinator(job, |coordinator, core, _| {
@@ -458,6 +454,15 @@ impl State {
         }
     }
 
+    /// Tells a peer what all members know of this node, and compares what all of them keep.
+    fn introduce(&mut self, peer: NodeId) {
+        let info = self.core.members.my_info().clone();
+        self.core.send(peer, Message::Info(Box::new(info)));
+        self.tell_digests(peer, true);
+        self.compare_secrets(peer);
+        self.show_roster(peer);
+    }
+
     /// The machine is described anew. Whether the node takes work, or goes, is not the machine's to
     /// say.
     fn described(&mut self, info: NodeInfo) {
@@ -503,6 +508,9 @@ impl State {
                     self.core.note_lost_member(*node);
                 }
             }
+        }
+        for peer in outcome.back {
+            self.introduce(peer);
         }
         if !outcome.changes.is_empty() {
             self.members_changed();

@@ -67,6 +67,9 @@ impl Peer {
 pub struct SwimOutcome {
     pub packets: Vec<(NodeId, Packet)>,
     pub changes: Vec<MembershipChange>,
+    /// Members that live all the same, over a connection that has outlived their death: what all
+    /// members were told meanwhile went past them.
+    pub back: Vec<NodeId>,
     /// Members whose addresses are new.
     moved: Vec<NodeId>,
 }
@@ -442,7 +445,9 @@ impl Members {
                     let peer = self.peers.entry(*node).or_default();
                     (peer.alive, peer.declared_down, peer.gone, peer.forgotten) =
                         (true, false, false, false);
-                    peer.mute = false;
+                    if std::mem::take(&mut peer.mute) && peer.connected {
+                        outcome.back.push(*node);
+                    }
                     outcome.moved.push(*node);
                 }
                 MembershipChange::Down(node) => {

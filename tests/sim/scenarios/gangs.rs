@@ -2,10 +2,11 @@
 //! takes no half of one with it.
 
 use crate::{
-    plan::JobPlan,
+    plan::{Act, JobPlan},
     script::{Scenario, Script, tasks},
 };
 use nodectl_types::{JobId, Phase};
+use std::time::Duration;
 
 pub const ALL: &[Scenario] = &[
     ("gangs::two_that_want_all_nodes", two_that_want_all_nodes),
@@ -28,6 +29,10 @@ pub const ALL: &[Scenario] = &[
     (
         "gangs::one_grows_after_a_takeover",
         one_grows_after_a_takeover,
+    ),
+    (
+        "gangs::who_stood_still_hears_that_a_node_takes_work_again",
+        who_stood_still_hears_that_a_node_takes_work_again,
     ),
 ];
 
@@ -196,6 +201,24 @@ pub fn one_grows_after_a_takeover() {
         script.start(3);
         until_on(&mut script, job, 4, 60.0);
         script.cancel(job);
+        script.settle();
+    }
+}
+
+/// It was dead to the others when they said so, and its connections have outlived that.
+pub fn who_stood_still_hears_that_a_node_takes_work_again() {
+    for seed in 1..=10 {
+        let mut script = Script::seeded(3, seed);
+        script.world.act(Act::Drain {
+            node: 1,
+            lasts: Duration::from_secs(8),
+        });
+        script.run(1.0);
+        script.stall(2, 9.0);
+        script.run(10.0);
+        // Some of them are coordinated there.
+        let jobs = [0; 6].map(|_| script.job(gang(1, 100, 3, 1)));
+        jobs.into_iter().for_each(|job| script.until_done(job));
         script.settle();
     }
 }
