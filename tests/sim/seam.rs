@@ -96,6 +96,7 @@ impl World {
             .collect();
         specs.iter().for_each(|spec| self.share_spec(index, spec));
         let swept = self.machines[index].disk.sweep();
+        self.void_what_nobody_has();
         state.files_lost(self.machines[index].disk.missing_files());
         state.inputs_lost(self.machines[index].disk.missing_inputs());
         let life = self.machines[index].life;

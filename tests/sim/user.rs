@@ -112,6 +112,8 @@ impl User {
                 (job.done.len() + job.told_cancelled.difference(&job.done).count()) as u32
                     >= job.tasks
             }
+            // What is told to have failed is tried again.
+            Some(Phase::Failed) => job.was_retried,
             Some(phase) => phase.is_ended(),
             None => false,
         };
@@ -307,18 +309,13 @@ impl World {
     fn watches(&mut self, job: JobId) -> bool {
         let open = |question: &Question| matches!(question.about, About::Watch(of) if of == job);
         let content = self.user.is_content();
-        // What is told to have failed is to be tried again.
-        let watched = self.user.jobs.get(&job);
-        let goes_on =
-            watched.is_some_and(|job| job.phase == Some(Phase::Failed) && !job.was_retried);
-        let pause = if goes_on { 0.9 } else { 0.98 };
         self.user
             .questions
             .values()
             .filter(|question| open(question))
             .count()
             > 2
-            || (content && self.rng.random_bool(pause))
+            || (content && self.rng.random_bool(0.98))
     }
 
     fn forget_lost_questions(&mut self) {

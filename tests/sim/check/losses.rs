@@ -70,15 +70,7 @@ impl World {
                 self.fail(rule, text);
             }
         }
-        self.void_without_inputs();
-        // Nobody can finish what nobody has.
-        for (job, watched) in &mut self.user.jobs {
-            watched.void |= self
-                .checker
-                .submitted
-                .get(job)
-                .is_some_and(|promise| promise.void);
-        }
+        self.void_what_nobody_has();
     }
 
     /// What is left of everything that was promised, of jobs that are still to be kept.
@@ -151,6 +143,11 @@ impl World {
             judge(promise, self.cancel_copies(*job));
         }
         self.checker = checker;
+        self.void_what_nobody_has();
+    }
+
+    /// Nobody can finish what nobody has, be it the job or what its tasks are given.
+    pub fn void_what_nobody_has(&mut self) {
         self.void_without_inputs();
         for (job, watched) in &mut self.user.jobs {
             watched.void |= self
