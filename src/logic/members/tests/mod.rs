@@ -10,6 +10,7 @@ mod fleet;
 use super::{Members, news::NewsQueue, patience::Tuning};
 use fleet::{Fleet, Load, id};
 use nodectl_types::{NodeId, NodeInfo, membership::News};
+use rand::RngExt;
 use std::time::Duration;
 
 /// SWIM as it was before Lifeguard: a suspect has a second, whatever anybody knows of itself.
@@ -181,6 +182,35 @@ fn who_is_linked_to_one_member_only_hears_of_all() {
                 node == peer || fleet.sees(node, peer),
                 "{size} nodes, seed {seed}: {node} does not know {peer} {:?}",
                 fleet.deaths
+            );
+        }
+    }
+}
+
+/// One member is linked to all others, and nobody else to anybody; links break and come back.
+#[test]
+fn around_one_member_all_find_each_other_again() {
+    for (size, seed) in [3, 5, 8]
+        .into_iter()
+        .flat_map(|size| (0..60).map(move |seed| (size, seed)))
+    {
+        let within = Duration::from_millis(500);
+        let mut fleet = Fleet::around_one(size, Tuning::LIFEGUARD, within, seed);
+        fleet.run(seconds(5));
+        for _ in 0..4 {
+            let node = fleet.rng.random_range(1..size);
+            let away = fleet.rng.random_range(0..12);
+            fleet.cut(0, node);
+            fleet.run(seconds(away));
+            fleet.mend();
+            let pause = fleet.rng.random_range(0..4);
+            fleet.run(seconds(pause));
+        }
+        fleet.run(seconds(20));
+        for (node, peer) in (0..size).flat_map(|a| (0..size).map(move |b| (a, b))) {
+            assert!(
+                node == peer || fleet.sees(node, peer),
+                "{size} nodes, seed {seed}: {node} does not know {peer}"
             );
         }
     }
