@@ -135,14 +135,26 @@ impl Core {
         }
     }
 
-    /// Sends to every connected member but ourselves.
+    /// Sends to everybody who is connected, also to those that are not members yet, or not for the
+    /// moment: their connections may outlive that, and nobody says it twice.
     pub fn broadcast(&mut self, message: &Message) {
-        for peer in self.members.connected() {
-            self.effects.push(Effect::Send {
-                to: peer,
-                message: message.clone(),
-            });
-        }
+        let peers = self.members.linked();
+        self.send_all(peers, message);
+    }
+
+    /// Sends a job's head to the connected members. Whoever else is connected learns of it when
+    /// heads are compared.
+    pub fn tell_head(&mut self, head: &JobHead) {
+        let members = self.members.connected();
+        self.send_all(members, &Message::Heads(vec![head.clone()]));
+    }
+
+    fn send_all(&mut self, peers: Vec<NodeId>, message: &Message) {
+        let sent = peers.into_iter().map(|to| Effect::Send {
+            to,
+            message: message.clone(),
+        });
+        self.effects.extend(sent);
     }
 
     pub fn answer(&mut self, to: Asker, answer: Result<Answer, QueryError>) {

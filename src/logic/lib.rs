@@ -402,7 +402,11 @@ impl State {
         if was_forgotten {
             self.core.keep(self.owner_note());
         }
-        self.introduce(peer);
+        let info = self.core.members.my_info().clone();
+        self.core.send(peer, Message::Info(Box::new(info)));
+        self.tell_digests(peer, true);
+        self.compare_secrets(peer);
+        self.show_roster(peer);
         self.membership(outcome);
         for job in self.coordinated() {
             self.with_coordinator(job, |coordinator, core, _| {
@@ -454,15 +458,6 @@ impl State {
         }
     }
 
-    /// Tells a peer what all members know of this node, and compares what all of them keep.
-    fn introduce(&mut self, peer: NodeId) {
-        let info = self.core.members.my_info().clone();
-        self.core.send(peer, Message::Info(Box::new(info)));
-        self.tell_digests(peer, true);
-        self.compare_secrets(peer);
-        self.show_roster(peer);
-    }
-
     /// The machine is described anew. Whether the node takes work, or goes, is not the machine's to
     /// say.
     fn described(&mut self, info: NodeInfo) {
@@ -508,9 +503,6 @@ impl State {
                     self.core.note_lost_member(*node);
                 }
             }
-        }
-        for peer in outcome.back {
-            self.introduce(peer);
         }
         if !outcome.changes.is_empty() {
             self.members_changed();

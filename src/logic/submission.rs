@@ -417,7 +417,7 @@ impl State {
                 cancelled: true,
                 ..head.clone()
             };
-            self.core.broadcast(&Message::Heads(vec![head.clone()]));
+            self.core.tell_head(&head);
             self.merge_head(head);
         }
     }

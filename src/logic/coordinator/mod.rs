@@ -596,7 +596,7 @@ impl Coordinator {
             self.persist(core, vec![Record::Head(head.clone())]);
         }
         self.head_told = core.mono();
-        core.broadcast(&Message::Heads(vec![head.clone()]));
+        core.tell_head(&head);
         // Our own executor learns of it like everyone else's.
         core.loopback.push_back(Message::Heads(vec![head]));
     }

@@ -67,9 +67,6 @@ impl Peer {
 pub struct SwimOutcome {
     pub packets: Vec<(NodeId, Packet)>,
     pub changes: Vec<MembershipChange>,
-    /// Members that live all the same, over a connection that has outlived their death: what all
-    /// members were told meanwhile went past them.
-    pub back: Vec<NodeId>,
     /// Members whose addresses are new.
     moved: Vec<NodeId>,
 }
@@ -403,6 +400,16 @@ impl Members {
             .any(|peer| peer.connected && !peer.alive && !peer.left)
     }
 
+    /// Everybody who is connected, member or not, and has not said goodbye.
+    pub fn linked(&self) -> Vec<NodeId> {
+        let is_here = |peer: &Peer| peer.connected && !peer.left && !peer.forgotten;
+        self.peers
+            .iter()
+            .filter(|(_, peer)| is_here(peer))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
     /// Live members with a connection, without ourselves.
     pub fn connected(&self) -> Vec<NodeId> {
         self.peers
@@ -445,9 +452,7 @@ impl Members {
                     let peer = self.peers.entry(*node).or_default();
                     (peer.alive, peer.declared_down, peer.gone, peer.forgotten) =
                         (true, false, false, false);
-                    if std::mem::take(&mut peer.mute) && peer.connected {
-                        outcome.back.push(*node);
-                    }
+                    peer.mute = false;
                     outcome.moved.push(*node);
                 }
                 MembershipChange::Down(node) => {
