@@ -42,13 +42,25 @@ pub fn explain(error: &DialError) -> String {
     };
     let reasons: Vec<_> = errors
         .iter()
-        .map(|(addr, error)| format!("{}: {}", place(addr), reason(error)))
+        .map(|(addr, error)| match relay(addr) {
+            Some(relay) => format!("through {relay}: no way from there ({error})"),
+            None => format!("{}: {}", place(addr), reason(error)),
+        })
         .collect();
     if reasons.is_empty() {
         "no address to dial".into()
     } else {
         reasons.join("; ")
     }
+}
+
+/// Where the node listens that is to relay.
+fn relay(addr: &Multiaddr) -> Option<SocketAddr> {
+    let is_circuit = addr.iter().any(|part| part == Protocol::P2pCircuit);
+    let before = addr
+        .iter()
+        .take_while(|part| !matches!(part, Protocol::P2p(_) | Protocol::P2pCircuit));
+    is_circuit.then(|| socket_addr(&before.collect())).flatten()
 }
 
 fn place(addr: &Multiaddr) -> String {
@@ -107,6 +119,15 @@ mod tests {
         assert!(
             reason(&TransportError::Other(io::Error::other("garbage"))).contains("another secret")
         );
+    }
+
+    #[test]
+    fn a_circuit_that_fails_is_not_taken_for_another_secret() {
+        let peer = libp2p::PeerId::random();
+        let circuit = format!("/ip4/10.1.2.3/tcp/5/p2p/{peer}/p2p-circuit/p2p/{peer}");
+        let error = TransportError::Other(io::Error::other("no reservation"));
+        let failed = DialError::Transport(vec![(circuit.parse().unwrap(), error)]);
+        assert!(explain(&failed).starts_with("through 10.1.2.3:5: no way from there ("));
     }
 
     #[test]
