@@ -579,13 +579,14 @@ impl Swim {
         };
         let all: Vec<News> = live.map(alive).collect();
         let (incarnation, slowness) = (self.incarnation, self.slowness.points());
+        let census = self.census();
         for news in all.chunks(SWIM_NEWS) {
             out.packets.push((
                 to,
                 Packet {
                     incarnation,
                     slowness,
-                    census: self.census(),
+                    census,
                     body: Body::Gossip,
                     news: news.to_vec(),
                 },
