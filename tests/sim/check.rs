@@ -277,7 +277,9 @@ impl World {
         let close = |claim: &usize| {
             self.are_close(*claim, maker, ACQUAINTED) && self.are_close(*claim, node, ACQUAINTED)
         };
-        let close = claims.iter().all(close) && self.is_uncut(ACQUAINTED) && !claims.is_empty();
+        // Where single messages are lost, that with the result may be, before what ends a takeover.
+        let is_heard = self.is_uncut(ACQUAINTED) && self.plan.net.loss == 0.0;
+        let close = claims.iter().all(close) && is_heard && !claims.is_empty();
         if close && self.machines[maker].life == life && self.now - at >= ORDERED {
             let text = format!(
                 "n{node} runs task {task} of {} ({attempt}), which n{maker} finished {:?} ago and has told n{}",
