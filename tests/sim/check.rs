@@ -263,8 +263,8 @@ impl World {
             .iter()
             .any(|machine| machine.disk.is_rotten(job, task))
         {
-            // It turned bad on the one disk that had it, and it may take more than one attempt until
-            // there is another.
+            // The record turned bad on the one disk that had it; until there is another, the task may
+            // take more than one attempt.
             self.checker.finished.remove(&(job, task));
             self.branch("a task is done again whose record turned bad");
             return;

@@ -205,7 +205,7 @@ pub fn one_grows_after_a_takeover() {
     }
 }
 
-/// It was dead to the others when they said so, and its connections have outlived that.
+/// A node that stands still counts as dead when all are told, over connections that outlive that.
 pub fn who_stood_still_hears_that_a_node_takes_work_again() {
     for seed in 1..=10 {
         let mut script = Script::seeded(3, seed);

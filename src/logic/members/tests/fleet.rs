@@ -191,6 +191,15 @@ impl Fleet {
         self.machines[node].alive.contains(&peer)
     }
 
+    /// Pairs of which the first does not know the second.
+    pub fn strangers(&self) -> Vec<(usize, usize)> {
+        let size = self.machines.len();
+        let pairs = (0..size).flat_map(|a| (0..size).map(move |b| (a, b)));
+        pairs
+            .filter(|(a, b)| a != b && !self.sees(*a, *b))
+            .collect()
+    }
+
     /// What a running node knows of another.
     pub fn swim(&self, node: usize) -> &Swim {
         self.machines[node].swim.as_ref().expect("it runs")
