@@ -20,7 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a shorter submission teaches is mostly how long it takes to submit one.
+/// What a shorter submission teaches of workgroups that were tried before is mostly how long it
+/// takes to submit one.
 const WORTH_LEARNING: Duration = Duration::from_millis(5);
 /// A file has at most so many of each; then those are dropped that were not needed this time.
 const MOST_KEPT: usize = 4096;
@@ -118,7 +119,13 @@ impl Learned {
         let mut state = self.state();
         let is_new = |kernel: &KernelId| !state.kernels.contains_key(kernel);
         let news = shares.keys().any(is_new);
-        if shares.is_empty() || (took < WORTH_LEARNING && !news && one_of == 1) {
+        // Pieces grow only by what is known of smaller ones, however short those were.
+        let is_wider = |(kernel, share): (&KernelId, &KernelShare)| {
+            let known = state.kernels.get(kernel);
+            known.is_some_and(|known| known.is_narrower(*share))
+        };
+        let explores = news || shares.iter().any(is_wider);
+        if shares.is_empty() || (took < WORTH_LEARNING && !explores && one_of == 1) {
             return;
         }
         let expected: Duration = shares
@@ -251,4 +258,73 @@ fn replace(file: &Path, content: &LearnedFile) -> io::Result<()> {
     let own = folder.join(format!(".{}-{name}", process::id()));
     fs::write(&own, serde_json::to_vec(content)?)?;
     fs::rename(&own, file).inspect_err(|_| drop(fs::remove_file(&own)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::cut::{Part, Place, StepSize, next_part},
+        *,
+    };
+    use proptest::prelude::*;
+
+    const KERNEL: KernelId = [1; 16];
+
+    fn nothing_learned() -> Learned {
+        Learned {
+            file: None,
+            about: Default::default(),
+            state: Mutex::default(),
+            version: AtomicU64::new(0),
+            longest_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Runs a dispatch of so many workgroups as the device's thread does, on a device that takes
+    /// `time` for some of them: how many submissions it became.
+    fn run(learned: &Learned, groups: u32, time: impl Fn(u64) -> Duration) -> usize {
+        let steps = [StepSize {
+            kernel: Some(KERNEL),
+            groups: [groups, 1, 1],
+            divides: true,
+        }];
+        let next = |place: &mut Place| next_part(&steps, place, |kernel| learned.pace(kernel));
+        let took = |part: &Part, one_of| {
+            let groups = part.pieces.iter().map(|piece| piece.groups());
+            let share = KernelShare {
+                groups: groups.clone().sum(),
+                largest: groups.max().unwrap_or(0),
+            };
+            let shares = KernelShares::from([(KERNEL, share)]);
+            learned.took(&shares, time(share.groups), one_of);
+        };
+        let mut place = Place::default();
+        let parts: Vec<Part> = std::iter::from_fn(|| next(&mut place)).collect();
+        if !parts.iter().any(|part| part.tells) {
+            parts.iter().for_each(|part| took(part, parts.len()));
+            return parts.len();
+        }
+        let (mut place, mut submissions) = (Place::default(), 0);
+        while let Some(part) = next(&mut place) {
+            took(&part, 1);
+            submissions += 1;
+        }
+        submissions
+    }
+
+    proptest! {
+        /// On a fast GPU, where a submission takes longer than what it does.
+        #[test]
+        fn what_takes_no_time_is_soon_one_submission(
+            submission_us in 5u64..200, group_ns in 0u64..1000, groups in 1u32..100_000,
+        ) {
+            let learned = nothing_learned();
+            let time = |groups| {
+                Duration::from_micros(submission_us) + Duration::from_nanos(group_ns * groups)
+            };
+            let first = run(&learned, groups, time);
+            prop_assert!(first <= 8, "{first} submissions at first");
+            prop_assert_eq!(run(&learned, groups, time), 1);
+        }
+    }
 }

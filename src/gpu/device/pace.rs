@@ -70,6 +70,11 @@ impl KernelPace {
         self.tried = self.tried.max(share.largest);
     }
 
+    /// Whether no dispatch before had so many workgroups.
+    pub(super) fn is_narrower(&self, share: KernelShare) -> bool {
+        self.tried < share.largest
+    }
+
     pub(super) fn time(&self, groups: u64) -> Duration {
         Duration::from_nanos((self.group_ns * groups as f64).min(1e18) as u64)
     }
