@@ -1,39 +1,53 @@
-// C = act(alpha op(A) op(B) + beta C + bias) for f16 inputs, by matrices that 32 invocations hold together: 16 x 16 products of
-// f16 with sums of f32. A workgroup computes 128 x 128, 32 steps of k at a time in workgroup memory; each of its 8 subgroups
-// 32 x 64 of it. Only for devices whose subgroups are of 32 in the order of invocations.
+// C = act(alpha A B + beta C + bias) for f16 inputs, by matrices that 32 invocations hold together: 16 x 16 products of f16 with
+// sums of f32. A workgroup computes 128 x 64, 32 steps of k at a time in workgroup memory; each of its 8 subgroups 32 x 32 of it.
+// What the next step needs is on its way while this one is computed. Only for devices whose subgroups are of 32 in the order of
+// invocations, and for matrices that, like their rows, begin at multiples of 16 bytes and have whole eights in each row.
 
 enable f16;
 enable wgpu_cooperative_matrix;
 
 #include "include/gemm.wgsl"
 
-const TILE = 128u;
+const ROWS = 128u;
+const COLUMNS = 64u;
 const STEP = 32u;
-// From one row to the next; eight more than there are, so that rows are not in the same banks.
-const A_PITCH = 40u;
-const B_PITCH = 136u;
+// From one row to the next, in vectors of four; two more than there are, so that rows are not in the same banks.
+const A_PITCH = 10u;
+const B_PITCH = 18u;
+
+@group(0) @binding(0) var<storage, read> a: array<vec4<f16>>;
+@group(0) @binding(1) var<storage, read> b: array<vec4<f16>>;
 
 // [row][k] and [k][column].
-var<workgroup> a_tile: array<f16, 5120>;
-var<workgroup> b_tile: array<f16, 4352>;
+var<workgroup> a_tile: array<vec4<f16>, 1280>;
+var<workgroup> b_tile: array<vec4<f16>, 576>;
 // 16 x 16 for each subgroup, on their way out.
 var<workgroup> sums: array<f32, 2048>;
 
-// Two elements of a matrix, side by side in memory, from `index` on.
-fn pair_of_a(index: u32, both: bool) -> vec2<f32> {
-    let first = unpack2x16float(a[index >> 1u]);
-    if (index & 1u) == 0u {
-        return first;
+struct Eight { low: vec4<f16>, high: vec4<f16> }
+
+// Elements k to k + 7 of a row of A.
+fn load_a(row: u32, k: u32, base: u32) -> Eight {
+    if row >= p.m || k >= p.k {
+        return Eight();
     }
-    return vec2<f32>(first.y, select(0.0, unpack2x16float(a[(index + u32(both)) >> 1u]).x, both));
+    let at = (base + row * p.a_stride + k) / 4u;
+    return Eight(a[at], a[at + 1u]);
 }
 
-fn pair_of_b(index: u32, both: bool) -> vec2<f32> {
-    let first = unpack2x16float(b[index >> 1u]);
-    if (index & 1u) == 0u {
-        return first;
+// Elements column to column + 7 of a row of B.
+fn load_b(k: u32, column: u32, base: u32) -> Eight {
+    if k >= p.k || column >= p.n {
+        return Eight();
     }
-    return vec2<f32>(first.y, select(0.0, unpack2x16float(b[(index + u32(both)) >> 1u]).x, both));
+    let at = (base + k * p.b_stride + column) / 4u;
+    return Eight(b[at], b[at + 1u]);
+}
+
+fn keep_a(row: u32, eight: u32, value: Eight) {
+    let at = row * A_PITCH + 2u * eight;
+    a_tile[at] = value.low;
+    a_tile[at + 1u] = value.high;
 }
 
 // A subgroup's 16 x 16 sums, eight of each invocation.
@@ -54,86 +68,47 @@ fn main(
     let a_base = p.a_at + batch * p.a_batch;
     let b_base = p.b_at + batch * p.b_batch;
     let c_base = p.c_at + batch * p.c_batch;
-    let column = group.x * TILE;
+    let column = group.x * COLUMNS;
+    // What an invocation brings: eights of two rows of A, and of one of B.
+    let a_row = thread / 4u;
+    let a_eight = thread % 4u;
+    let b_row = thread / 8u;
+    let b_eight = thread % 8u;
     // Of the subgroup, in the tile.
     let own_row = thread / 64u * 32u;
-    let own_column = thread / 32u % 2u * 64u;
+    let own_column = thread / 32u % 2u * 32u;
     let patch_at = thread / 32u * 256u;
-    for (var row = group.y * TILE; row < p.m; row += MOST_GROUPS * TILE) {
+    for (var row = group.y * ROWS; row < p.m; row += MOST_GROUPS * ROWS) {
         var c00 = coop_mat16x16<f32, C>();
         var c01 = coop_mat16x16<f32, C>();
-        var c02 = coop_mat16x16<f32, C>();
-        var c03 = coop_mat16x16<f32, C>();
         var c10 = coop_mat16x16<f32, C>();
         var c11 = coop_mat16x16<f32, C>();
-        var c12 = coop_mat16x16<f32, C>();
-        var c13 = coop_mat16x16<f32, C>();
+        var next_a0 = load_a(row + a_row, 8u * a_eight, a_base);
+        var next_a1 = load_a(row + a_row + 64u, 8u * a_eight, a_base);
+        var next_b = load_b(b_row, column + 8u * b_eight, b_base);
         for (var step = 0u; step < p.k; step += STEP) {
-            // Pairs along the rows in memory: of A along k, or along m if it is transposed.
-            for (var i = thread; i < 2048u; i += 256u) {
-                if (p.flags & 1u) == 0u {
-                    let at = vec2<u32>(i / 16u, i % 16u * 2u);
-                    var pair = vec2<f32>();
-                    if row + at.x < p.m && step + at.y < p.k {
-                        let both = step + at.y + 1u < p.k;
-                        pair = pair_of_a(a_base + (row + at.x) * p.a_stride + step + at.y, both);
-                        pair.y = select(0.0, pair.y, both);
-                    }
-                    a_tile[at.x * A_PITCH + at.y] = f16(pair.x);
-                    a_tile[at.x * A_PITCH + at.y + 1u] = f16(pair.y);
-                } else {
-                    let at = vec2<u32>(i % 64u * 2u, i / 64u);
-                    var pair = vec2<f32>();
-                    if row + at.x < p.m && step + at.y < p.k {
-                        let both = row + at.x + 1u < p.m;
-                        pair = pair_of_a(a_base + (step + at.y) * p.a_stride + row + at.x, both);
-                        pair.y = select(0.0, pair.y, both);
-                    }
-                    a_tile[at.x * A_PITCH + at.y] = f16(pair.x);
-                    a_tile[(at.x + 1u) * A_PITCH + at.y] = f16(pair.y);
-                }
-            }
-            for (var i = thread; i < 2048u; i += 256u) {
-                if (p.flags & 2u) == 0u {
-                    let at = vec2<u32>(i / 64u, i % 64u * 2u);
-                    var pair = vec2<f32>();
-                    if step + at.x < p.k && column + at.y < p.n {
-                        let both = column + at.y + 1u < p.n;
-                        pair = pair_of_b(b_base + (step + at.x) * p.b_stride + column + at.y, both);
-                        pair.y = select(0.0, pair.y, both);
-                    }
-                    b_tile[at.x * B_PITCH + at.y] = f16(pair.x);
-                    b_tile[at.x * B_PITCH + at.y + 1u] = f16(pair.y);
-                } else {
-                    let at = vec2<u32>(i % 16u * 2u, i / 16u);
-                    var pair = vec2<f32>();
-                    if step + at.x < p.k && column + at.y < p.n {
-                        let both = step + at.x + 1u < p.k;
-                        pair = pair_of_b(b_base + (column + at.y) * p.b_stride + step + at.x, both);
-                        pair.y = select(0.0, pair.y, both);
-                    }
-                    b_tile[at.x * B_PITCH + at.y] = f16(pair.x);
-                    b_tile[(at.x + 1u) * B_PITCH + at.y] = f16(pair.y);
-                }
-            }
+            keep_a(a_row, a_eight, next_a0);
+            keep_a(a_row + 64u, a_eight, next_a1);
+            b_tile[b_row * B_PITCH + 2u * b_eight] = next_b.low;
+            b_tile[b_row * B_PITCH + 2u * b_eight + 1u] = next_b.high;
             workgroupBarrier();
+            let next = step + STEP;
+            if next < p.k {
+                next_a0 = load_a(row + a_row, next + 8u * a_eight, a_base);
+                next_a1 = load_a(row + a_row + 64u, next + 8u * a_eight, a_base);
+                next_b = load_b(next + b_row, column + 8u * b_eight, b_base);
+            }
             for (var k = 0u; k < STEP; k += 16u) {
-                let a_from = own_row * A_PITCH + k;
-                let b_from = k * B_PITCH + own_column;
+                let a_from = own_row * A_PITCH + k / 4u;
+                let b_from = k * B_PITCH + own_column / 4u;
                 let a0 = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[a_from], A_PITCH);
                 let a1 = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[a_from + 16u * A_PITCH], A_PITCH);
                 let b0 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from], B_PITCH);
-                let b1 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 16u], B_PITCH);
-                let b2 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 32u], B_PITCH);
-                let b3 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 48u], B_PITCH);
+                let b1 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 4u], B_PITCH);
                 c00 = coopMultiplyAdd(a0, b0, c00);
                 c01 = coopMultiplyAdd(a0, b1, c01);
-                c02 = coopMultiplyAdd(a0, b2, c02);
-                c03 = coopMultiplyAdd(a0, b3, c03);
                 c10 = coopMultiplyAdd(a1, b0, c10);
                 c11 = coopMultiplyAdd(a1, b1, c11);
-                c12 = coopMultiplyAdd(a1, b2, c12);
-                c13 = coopMultiplyAdd(a1, b3, c13);
             }
             workgroupBarrier();
         }
@@ -141,35 +116,19 @@ fn main(
         let s = column + own_column;
         coopStoreT(c00, &sums[patch_at], 16u);
         workgroupBarrier();
-        store_sums(r + 0u, s + 0u, thread, c_base);
+        store_sums(r, s, thread, c_base);
         workgroupBarrier();
         coopStoreT(c01, &sums[patch_at], 16u);
         workgroupBarrier();
-        store_sums(r + 0u, s + 16u, thread, c_base);
-        workgroupBarrier();
-        coopStoreT(c02, &sums[patch_at], 16u);
-        workgroupBarrier();
-        store_sums(r + 0u, s + 32u, thread, c_base);
-        workgroupBarrier();
-        coopStoreT(c03, &sums[patch_at], 16u);
-        workgroupBarrier();
-        store_sums(r + 0u, s + 48u, thread, c_base);
+        store_sums(r, s + 16u, thread, c_base);
         workgroupBarrier();
         coopStoreT(c10, &sums[patch_at], 16u);
         workgroupBarrier();
-        store_sums(r + 16u, s + 0u, thread, c_base);
+        store_sums(r + 16u, s, thread, c_base);
         workgroupBarrier();
         coopStoreT(c11, &sums[patch_at], 16u);
         workgroupBarrier();
         store_sums(r + 16u, s + 16u, thread, c_base);
-        workgroupBarrier();
-        coopStoreT(c12, &sums[patch_at], 16u);
-        workgroupBarrier();
-        store_sums(r + 16u, s + 32u, thread, c_base);
-        workgroupBarrier();
-        coopStoreT(c13, &sums[patch_at], 16u);
-        workgroupBarrier();
-        store_sums(r + 16u, s + 48u, thread, c_base);
         workgroupBarrier();
     }
 }

@@ -16,8 +16,7 @@ struct Push {
 // Workgroups in each dimension at most. A dispatch may be cut between them, so that none asks how many there are.
 const MOST_GROUPS = 65535u;
 
-@group(0) @binding(0) var<storage, read> a: array<u32>;
-@group(0) @binding(1) var<storage, read> b: array<u32>;
+// A and B are at 0 and 1; whoever reads them says as what.
 @group(0) @binding(2) var<storage, read> bias: array<f32>;
 @group(0) @binding(3) var<storage, read_write> c: array<f32>;
 var<immediate> p: Push;

@@ -2,6 +2,9 @@
 // bits, which every device can.
 #include "include/gemm.wgsl"
 
+@group(0) @binding(0) var<storage, read> a: array<u32>;
+@group(0) @binding(1) var<storage, read> b: array<u32>;
+
 const STEP = 16u;
 // Four rows or columns to a vector; one more, so that neighbours in k are not in the same bank.
 const PITCH = TILE / 4u + 1u;

@@ -24,7 +24,7 @@ pub struct DeviceInfo {
 }
 
 /// What a kernel or a buffer must keep to. Sizes in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Product of a workgroup's three sizes.
     pub workgroup_invocations: u32,

@@ -15,6 +15,9 @@ use half::f16;
 use rayon::prelude::*;
 use std::borrow::Cow;
 
+/// What shaders read at once, if they can.
+const VECTOR_BYTES: u64 = 16;
+
 /// `batch` products of op(A), m × k, and op(B), k × n. All matrices are row by row.
 #[derive(Clone, Debug)]
 pub struct Gemm {
@@ -198,6 +201,26 @@ impl Gemm {
         Self::is_half(&self.a) && Self::is_half(&self.b)
     }
 
+    /// Whether A and B can be read in vectors of 16 bytes: they, their rows and the matrices of a
+    /// batch begin at multiples of that, and their rows are multiples of it. Products of f16 by
+    /// such vectors take neither matrix transposed.
+    pub fn is_of_vectors(&self) -> bool {
+        let of_vectors = |matrix: &Matrix, columns: u32| {
+            let bytes = matrix.view.kind.bytes();
+            let numbers = [columns, matrix.row_stride, matrix.batch_stride].map(u64::from);
+            let begins = matrix.view.range().start;
+            begins.is_multiple_of(VECTOR_BYTES)
+                && numbers
+                    .iter()
+                    .all(|elements| (elements * bytes).is_multiple_of(VECTOR_BYTES))
+        };
+        let is_turned = self.transpose_a || self.transpose_b;
+        Self::is_half(&self.a) == Self::is_half(&self.b)
+            && !(is_turned && Self::is_half(&self.a))
+            && of_vectors(&self.a, if self.transpose_a { self.m } else { self.k })
+            && of_vectors(&self.b, if self.transpose_b { self.k } else { self.n })
+    }
+
     /// Where a matrix is more than `most` bytes, two products that do the same, one after the
     /// other.
     fn halves(&self, most: u64) -> Result<Option<[Self; 2]>, EngineError> {
@@ -320,7 +343,11 @@ impl Gemm {
     /// The product by a shader, whatever the size of its matrices.
     pub(super) fn dispatch(
         &self,
-        ProductShader { shader, tile }: ProductShader,
+        ProductShader {
+            shader,
+            rows,
+            columns,
+        }: ProductShader,
         lowering: &mut Lowering<'_>,
     ) -> Result<(), EngineError> {
         let half = Self::is_half;
@@ -355,8 +382,8 @@ impl Gemm {
                 first,
             ];
             let groups = [
-                self.n.div_ceil(tile),
-                self.m.div_ceil(tile).min(65_535),
+                self.n.div_ceil(columns),
+                self.m.div_ceil(rows).min(65_535),
                 (self.batch - first).min(65_535),
             ];
             lowering.dispatch(

@@ -18,6 +18,8 @@ shaders! {
     gemm_large: "gemm_large",
     gemm_medium: "gemm_medium",
     gemm_small: "gemm_small",
+    gemm_vectors_128: "gemm_vectors_128",
+    gemm_vectors_64: "gemm_vectors_64",
     histogram: "histogram",
     norm: "norm",
     norm_backward: "norm_backward",

@@ -2,16 +2,16 @@
 //! such a product is first recorded, and what won is remembered by device and driver, also from
 //! process to process. Those of f32 give the same bits, whichever it is.
 
-use super::{dispatch::CompiledShader, gemm::Gemm, shaders};
+use super::{super::device::DeviceLimits, dispatch::CompiledShader, gemm::Gemm, shaders};
 use std::{
     collections::BTreeMap,
     fmt,
     sync::{Mutex, PoisonError},
 };
 
-/// Products and sums of one trial, at most: on a GPU it takes a millisecond, on a software device
-/// some.
-const TRIAL: u64 = 1 << 30;
+/// Products and sums of one trial, at most: on a GPU it takes milliseconds, on a software device,
+/// too.
+const TRIAL: u64 = 1 << 33;
 const SOFTWARE_TRIAL: u64 = 1 << 22;
 /// The largest sizes that are told apart.
 const LARGEST: [u32; 3] = [4096, 4096, 1024];
@@ -22,7 +22,8 @@ const LEAST_K: u32 = 128;
 #[derive(Clone, Debug)]
 pub struct ProductShader {
     pub shader: CompiledShader,
-    pub tile: u32,
+    pub rows: u32,
+    pub columns: u32,
 }
 
 /// One of the shaders.
@@ -31,6 +32,9 @@ pub enum ProductWay {
     Tiles32,
     Tiles64,
     Tiles128,
+    /// Tiles that are loaded four elements at a time.
+    Vectors64,
+    Vectors128,
     /// Cooperative matrices, for products of f16.
     Cooperative,
 }
@@ -42,12 +46,15 @@ pub struct ProductClass {
     sizes: [u32; 3],
     /// Both inputs are f16.
     of_halves: bool,
+    /// See `Gemm::is_of_vectors`.
+    of_vectors: bool,
 }
 
 /// What is known of the ways on one device.
 pub struct Tuning {
-    /// Bytes of workgroup memory that a shader may use.
-    pub shared_bytes: u64,
+    /// Bytes of workgroup memory that a shader may use, and invocations of a workgroup.
+    shared_bytes: u32,
+    invocations: u32,
     /// `gemm_cooperative`, on devices that can run it.
     pub cooperative: Option<CompiledShader>,
     /// Takes this way wherever it can, and tries none.
@@ -56,10 +63,12 @@ pub struct Tuning {
 }
 
 impl ProductWay {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 6] = [
         Self::Tiles32,
         Self::Tiles64,
         Self::Tiles128,
+        Self::Vectors64,
+        Self::Vectors128,
         Self::Cooperative,
     ];
 
@@ -67,8 +76,8 @@ impl ProductWay {
     pub fn tile(self) -> u16 {
         match self {
             Self::Tiles32 => 32,
-            Self::Tiles64 => 64,
-            Self::Tiles128 => 128,
+            Self::Tiles64 | Self::Vectors64 => 64,
+            Self::Tiles128 | Self::Vectors128 => 128,
             Self::Cooperative => 0,
         }
     }
@@ -84,6 +93,8 @@ impl fmt::Display for ProductWay {
             Self::Tiles32 => "32 x 32",
             Self::Tiles64 => "64 x 64",
             Self::Tiles128 => "128 x 128",
+            Self::Vectors64 => "64 x 64 by vectors",
+            Self::Vectors128 => "128 x 128 by vectors",
             Self::Cooperative => "cooperative",
         })
     }
@@ -100,6 +111,7 @@ impl ProductClass {
                 class(product.k, k),
             ],
             of_halves: product.is_of_halves(),
+            of_vectors: product.is_of_vectors(),
         }
     }
 
@@ -129,14 +141,16 @@ impl ProductClass {
 impl fmt::Display for ProductClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([m, n, k], kind) = (self.sizes, if self.of_halves { "f16" } else { "f32" });
-        write!(f, "product of {kind}, {m} x {k} by {k} x {n}")
+        let vectors = if self.of_vectors { ", of vectors" } else { "" };
+        write!(f, "product of {kind}, {m} x {k} by {k} x {n}{vectors}")
     }
 }
 
 impl Tuning {
-    pub fn new(shared_bytes: u64, cooperative: Option<CompiledShader>) -> Self {
+    pub fn new(limits: &DeviceLimits, cooperative: Option<CompiledShader>) -> Self {
         Self {
-            shared_bytes,
+            shared_bytes: limits.shared_bytes,
+            invocations: limits.workgroup_invocations,
             cooperative,
             only: None,
             known: Mutex::default(),
@@ -159,10 +173,16 @@ impl Tuning {
         let [m, n, _] = class.sizes;
         // The large tiles need 16.5 and 26.5 KiB, more than Vulkan promises.
         let is_large = m > 64 && n > 64 && self.shared_bytes >= 32 << 10;
+        let is_medium = m > 32 && n > 32;
+        let of_float_vectors = class.of_vectors && !class.of_halves;
         let can = |way: &ProductWay| match way {
-            ProductWay::Cooperative => is_large && class.of_halves && self.cooperative.is_some(),
+            ProductWay::Cooperative => {
+                is_large && class.of_vectors && class.of_halves && self.cooperative.is_some()
+            }
+            ProductWay::Vectors128 => is_large && of_float_vectors && self.invocations >= 512,
+            ProductWay::Vectors64 => is_medium && of_float_vectors && self.invocations >= 256,
             ProductWay::Tiles128 => is_large,
-            ProductWay::Tiles64 => m > 32 && n > 32,
+            ProductWay::Tiles64 => is_medium,
             ProductWay::Tiles32 => true,
         };
         match self.only.filter(can) {
@@ -172,13 +192,21 @@ impl Tuning {
     }
 
     pub fn shader(&self, way: ProductWay) -> ProductShader {
-        let (shader, tile) = match (way, &self.cooperative) {
-            (ProductWay::Cooperative, Some(shader)) => (shader.clone(), 128),
-            (ProductWay::Tiles128 | ProductWay::Cooperative, _) => (shaders::gemm_large(), 128),
-            (ProductWay::Tiles64, _) => (shaders::gemm_medium(), 64),
-            (ProductWay::Tiles32, _) => (shaders::gemm_small(), 32),
+        let (shader, rows, columns) = match (way, &self.cooperative) {
+            (ProductWay::Cooperative, Some(shader)) => (shader.clone(), 128, 64),
+            (ProductWay::Vectors128, _) => (shaders::gemm_vectors_128(), 128, 128),
+            (ProductWay::Vectors64, _) => (shaders::gemm_vectors_64(), 64, 64),
+            (ProductWay::Tiles128 | ProductWay::Cooperative, _) => {
+                (shaders::gemm_large(), 128, 128)
+            }
+            (ProductWay::Tiles64, _) => (shaders::gemm_medium(), 64, 64),
+            (ProductWay::Tiles32, _) => (shaders::gemm_small(), 32, 32),
         };
-        ProductShader { shader, tile }
+        ProductShader {
+            shader,
+            rows,
+            columns,
+        }
     }
 }
 
@@ -199,23 +227,44 @@ mod tests {
         let class = |sizes| ProductClass {
             sizes,
             of_halves: false,
+            of_vectors: true,
         };
         assert_eq!(class([64, 32, 16]).trial(true), [64, 32, 16]);
-        assert_eq!(class([4096, 4096, 1024]).trial(false), [2048, 4096, 128]);
+        assert_eq!(class([4096, 4096, 1024]).trial(false), [4096, 4096, 512]);
         assert_eq!(class([4096, 4096, 1024]).trial(true), [128, 256, 128]);
     }
 
     #[test]
-    fn small_products_have_one_way() {
-        let tuning = Tuning::new(48 << 10, None);
-        let ways = |sizes, of_halves| tuning.ways(&ProductClass { sizes, of_halves });
-        assert_eq!(ways([32, 4096, 64], false), [ProductWay::Tiles32]);
-        let all = [
+    fn ways_are_those_that_suit_the_product_and_the_device() {
+        let limits = DeviceLimits {
+            shared_bytes: 48 << 10,
+            workgroup_invocations: 1024,
+            ..DeviceLimits::default()
+        };
+        let tuning = Tuning::new(&limits, None);
+        let ways = |sizes, of_halves, of_vectors| {
+            tuning.ways(&ProductClass {
+                sizes,
+                of_halves,
+                of_vectors,
+            })
+        };
+        assert_eq!(ways([32, 4096, 64], false, true), [ProductWay::Tiles32]);
+        let tiles = [
             ProductWay::Tiles128,
             ProductWay::Tiles64,
             ProductWay::Tiles32,
         ];
-        assert_eq!(ways([128, 128, 64], true), all);
-        assert_eq!(ways([64, 128, 64], true), all[1..]);
+        let vectors = [ProductWay::Vectors128, ProductWay::Vectors64];
+        assert_eq!(ways([128, 128, 64], true, true), tiles);
+        assert_eq!(ways([128, 128, 64], false, false), tiles);
+        assert_eq!(
+            ways([128, 128, 64], false, true),
+            [&vectors[..], &tiles].concat()
+        );
+        assert_eq!(
+            ways([64, 128, 64], false, true),
+            [&vectors[1..], &tiles[1..]].concat()
+        );
     }
 }

@@ -23,6 +23,9 @@ use std::{
 const TRIALS: usize = 3;
 /// The time of the way that is taken where none is much faster, with which others are compared.
 const WORTH_IT: f64 = 0.95;
+/// What a trial takes at least, unless a product is shorter than that many times over.
+const TRIAL_TIME: Duration = Duration::from_millis(2);
+const MOST_TIMES: u32 = 64;
 /// A trial that takes longer hangs.
 const TRIAL_LIMIT: Duration = Duration::from_secs(60);
 
@@ -53,7 +56,7 @@ impl Vulkan {
             .multiplies_halves()
             .then(shaders::gemm_cooperative);
         let limits = &device.info().limits;
-        let tuning = Tuning::new(limits.shared_bytes.into(), cooperative);
+        let tuning = Tuning::new(limits, cooperative);
         let bindable = limits.storage_range;
         Self::with(device, tuning, bindable)
     }
@@ -146,20 +149,29 @@ impl Vulkan {
         Ok(best.map_or(ProductWay::Tiles32, |(way, _)| way))
     }
 
-    /// How long a way takes for a product.
+    /// How long a way takes for a product, several times over where it is short: a launch takes as
+    /// long as many products of a fast GPU.
     fn trial(&self, product: &Gemm, way: ProductWay) -> Result<Duration, EngineError> {
-        let mut lowering = Lowering::new(self, &self.0.generated);
-        product.dispatch(self.0.tuning.shader(way), &mut lowering)?;
-        let recording = self.recording(lowering)?;
-        let mut best = Duration::MAX;
-        for trial in 0..=TRIALS {
-            let began = Instant::now();
-            self.0.device.run(&recording).wait(TRIAL_LIMIT)?;
-            if trial > 0 {
-                best = best.min(began.elapsed());
+        let mut times = 1;
+        loop {
+            let mut lowering = Lowering::new(self, &self.0.generated);
+            for _ in 0..times {
+                product.dispatch(self.0.tuning.shader(way), &mut lowering)?;
             }
+            let recording = self.recording(lowering)?;
+            let mut best = Duration::MAX;
+            for trial in 0..=TRIALS {
+                let began = Instant::now();
+                self.0.device.run(&recording).wait(TRIAL_LIMIT)?;
+                if trial > 0 {
+                    best = best.min(began.elapsed());
+                }
+            }
+            if best >= TRIAL_TIME || times == MOST_TIMES {
+                return Ok(best / times);
+            }
+            times *= 4;
         }
-        Ok(best)
     }
 
     fn recording(&self, lowering: Lowering<'_>) -> Result<DeviceRecording, EngineError> {

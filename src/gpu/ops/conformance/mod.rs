@@ -36,25 +36,41 @@ const EPSILON: f64 = 5.960_464_477_539_063e-8;
 const LIMIT: Duration = Duration::from_secs(60);
 /// What lies around views.
 const GUARD: u8 = 0xa5;
+/// Not a multiple of any alignment that devices ask for.
+const ODD_MARGIN: usize = 12;
+const EVEN_MARGIN: usize = 16;
 
 /// An engine under test, and buffers for it.
 struct Rig {
     engine: Box<dyn Engine>,
+    /// Bytes of a buffer before its view.
+    margin: usize,
 }
 
 impl Rig {
     fn cpu() -> Option<Self> {
-        Some(Self {
-            engine: Box::new(Cpu::new(3).expect("there are threads")),
-        })
+        Some(Self::of(Cpu::new(3).expect("there are threads")))
     }
 
     /// With the validation layers, where they are installed: what they say becomes an error.
     fn vulkan() -> Option<Self> {
         let device = Self::device()?;
-        Some(Self {
-            engine: Box::new(Vulkan::new(device).expect("there is memory")),
-        })
+        Some(Self::of(Vulkan::new(device).expect("there is memory")))
+    }
+
+    fn of(engine: impl Engine + 'static) -> Self {
+        Self {
+            engine: Box::new(engine),
+            margin: ODD_MARGIN,
+        }
+    }
+
+    /// Views begin at multiples of what shaders read at once.
+    fn aligned(self) -> Self {
+        Self {
+            margin: EVEN_MARGIN,
+            ..self
+        }
     }
 
     /// The device, if there is one.
@@ -78,8 +94,7 @@ impl Rig {
 
     /// A view of the bytes in the middle of a buffer.
     fn bytes(&self, kind: ElementKind, bytes: &[u8]) -> BufferView {
-        // Not a multiple of any alignment that devices ask for.
-        let margin = 12;
+        let margin = self.margin;
         let mut all = vec![GUARD; margin];
         all.extend(bytes);
         all.resize(all.len().next_multiple_of(4) + margin, GUARD);

@@ -5,7 +5,7 @@ use super::{
         super::device::{Device, DeviceOptions},
         Activation, Csr, ElementKind, Gemm, Matrix, Op, Vulkan, compile,
         dispatch::CompiledShader,
-        shader_source,
+        shader_source, shaders,
         tuning::{ProductWay, Tuning},
     },
     EPSILON, Rig, assert_close, numbers, rng, size,
@@ -222,8 +222,8 @@ fn cooperative_products_are_products() {
         ("coop_mat16x16<f32, C>()", "Sums()"),
         ("coopLoadT<coop_mat16x16<f16, A>>(&a_tile[", "vec2<u32>("),
         ("coopLoadT<coop_mat16x16<f16, B>>(&b_tile[", "vec2<u32>("),
-        ("], A_PITCH)", ", A_PITCH)"),
-        ("], B_PITCH)", ", B_PITCH)"),
+        ("], A_PITCH);", ", A_PITCH);"),
+        ("], B_PITCH);", ", B_PITCH);"),
         ("coopMultiplyAdd(", "multiply_add(thread, "),
         ("coopStoreT(", "put_sums("),
         (", &sums[patch_at], 16u);", ", patch_at, thread);"),
@@ -239,23 +239,40 @@ fn cooperative_products_are_products() {
     drop(rig);
     let limits = &device.info().limits;
     let bindable = limits.storage_range;
-    let mut tuning = Tuning::new(limits.shared_bytes.into(), Some(emulated));
+    let mut tuning = Tuning::new(limits, Some(emulated));
     tuning.only = Some(ProductWay::Cooperative);
-    let rig = Rig {
-        engine: Box::new(Vulkan::with(device, tuning, bindable).expect("there is memory")),
-    };
+    let engine = Vulkan::with(device, tuning, bindable).expect("there is memory");
+    let rig = Rig::of(engine).aligned();
+    cooperative_products(&rig);
+}
+
+/// The same by a device that has such matrices.
+#[test]
+fn cooperative_matrices_multiply() {
+    let Some(device) = Rig::device() else { return };
+    let info = device.info();
+    if !info.multiplies_halves() {
+        return eprintln!("SKIPPED: {} has no such matrices", info.gpu.name);
+    }
+    let mut tuning = Tuning::new(&info.limits, Some(shaders::gemm_cooperative()));
+    tuning.only = Some(ProductWay::Cooperative);
+    let bindable = info.limits.storage_range;
+    let engine = Vulkan::with(device, tuning, bindable).expect("there is memory");
+    cooperative_products(&Rig::of(engine).aligned());
+}
+
+fn cooperative_products(rig: &Rig) {
     for (seed, shape) in [
-        [131, 70, 37, 1],
-        [65, 133, 3, 2],
-        [66, 129, 64, 1],
-        [70, 70, 0, 1],
+        [131, 72, 40, 1],
+        [66, 136, 8, 2],
+        [130, 128, 72, 1],
+        [70, 80, 0, 1],
     ]
     .into_iter()
     .enumerate()
     {
         let rng = &mut rng(800 + seed as u64);
-        let transpose = [seed & 1 > 0, seed & 2 > 0];
-        let mut case = Case::new(&rig, rng, shape, transpose, seed as u32);
+        let mut case = Case::new(rig, rng, shape, [false; 2], 8 * seed as u32);
         for values in [&mut case.a, &mut case.b] {
             values
                 .iter_mut()
@@ -265,7 +282,8 @@ fn cooperative_products_are_products() {
         (case.gemm.alpha, case.gemm.beta, case.bias) =
             (-0.5, seed as f32, numbers(rng, shape[1] as usize));
         (case.gemm.bias, case.gemm.activation) = (Some(rig.f32(&case.bias)), Activation::Relu);
-        case.check(&rig);
+        assert!(case.gemm.is_of_vectors());
+        case.check(rig);
     }
 }
 
@@ -274,25 +292,36 @@ fn cooperative_products_are_products() {
 #[test]
 fn all_ways_of_multiplying_give_the_same_bits() {
     let Some(device) = Rig::device() else { return };
-    for (seed, shape) in [[131, 257, 19, 1], [65, 65, 200, 2]]
-        .into_iter()
-        .enumerate()
-    {
+    let tiles = [
+        ProductWay::Tiles32,
+        ProductWay::Tiles64,
+        ProductWay::Tiles128,
+    ];
+    let vectors = [ProductWay::Vectors64, ProductWay::Vectors128];
+    let all = [&tiles[..], &vectors].concat();
+    let cases = [
+        ([131, 257, 19, 1], [false; 2], 3, &tiles[..]),
+        ([65, 65, 200, 2], [true, false], 3, &tiles),
+        ([131, 132, 36, 2], [false; 2], 4, &all),
+        ([132, 67, 20, 1], [true, false], 0, &tiles),
+        ([132, 68, 19, 1], [true, false], 0, &all),
+        ([67, 131, 40, 1], [false, true], 8, &all),
+        ([136, 70, 24, 2], [true, true], 4, &all),
+    ];
+    for (seed, (shape, transpose, gap, ways)) in cases.into_iter().enumerate() {
         let mut bits = Vec::new();
-        for way in [
-            ProductWay::Tiles32,
-            ProductWay::Tiles64,
-            ProductWay::Tiles128,
-        ] {
+        for way in ways.iter().copied() {
             let limits = &device.info().limits;
-            let mut tuning = Tuning::new(limits.shared_bytes.into(), None);
+            let mut tuning = Tuning::new(limits, None);
             tuning.only = Some(way);
             let bindable = limits.storage_range;
             let engine = Vulkan::with(device.clone(), tuning, bindable).expect("there is memory");
-            let rig = Rig {
-                engine: Box::new(engine),
+            let rig = match ways.len() > tiles.len() {
+                true => Rig::of(engine).aligned(),
+                false => Rig::of(engine),
             };
-            let case = Case::new(&rig, &mut rng(seed as u64), shape, [seed > 0, false], 3);
+            let case = Case::new(&rig, &mut rng(seed as u64), shape, transpose, gap);
+            assert_eq!(case.gemm.is_of_vectors(), ways.len() > tiles.len());
             case.check(&rig);
             bits.push(
                 rig.read_f32(&case.gemm.c.view)
@@ -312,11 +341,9 @@ fn all_ways_of_multiplying_give_the_same_bits() {
 #[test]
 fn products_of_matrices_that_cannot_be_bound_whole_are_products() {
     let Some(device) = Rig::device() else { return };
-    let tuning = Tuning::new(device.info().limits.shared_bytes.into(), None);
+    let tuning = Tuning::new(&device.info().limits, None);
     let engine = Vulkan::with(device, tuning, 2048).expect("there is memory");
-    let rig = Rig {
-        engine: Box::new(engine),
-    };
+    let rig = Rig::of(engine);
     for seed in 0..8 {
         let rng = &mut rng(900 + seed);
         let shape = [
@@ -357,7 +384,9 @@ fn multiply_add(thread: u32, x: vec2<u32>, y: vec2<u32>, z: Sums) -> Sums {
     for (var i = 0u; i < 8u; i++) {
         let element = thread % 32u * 8u + i;
         for (var k = 0u; k < 16u; k++) {
-            m.v[i] += f32(a_tile[x.x + element / 16u * x.y + k]) * f32(b_tile[y.x + k * y.y + element % 16u]);
+            let a = a_tile[x.x + element / 16u * x.y + k / 4u][k % 4u];
+            let b = b_tile[y.x + k * y.y + element % 16u / 4u][element % 4u];
+            m.v[i] += f32(a) * f32(b);
         }
     }
     return m;
