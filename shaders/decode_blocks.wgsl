@@ -32,7 +32,7 @@ struct Push {
 @group(0) @binding(3) var<storage, read_write> faults: array<atomic<u32>>;
 var<immediate> p: Push;
 
-const LANES = 32u;
+const LANES = 128u;
 // Workgroups at most. A dispatch may be cut between them, so that none asks how many there are.
 const MOST_GROUPS = 65535u;
 
@@ -82,9 +82,16 @@ fn copy_match(to: u32, offset: u32, count: u32, lane: u32) {
     let end = to + count;
     for (var word = to / 4u + lane; 4u * word < end; word += LANES) {
         var value = 0u;
-        for (var byte = 0u; byte < 4u; byte++) {
-            let later = max(4u * word + byte, to) - to;
-            value |= unpacked_byte(to - offset + later % offset) << (8u * byte);
+        if offset == 1u {
+            // As most matches of transposed bits are.
+            value = 0x1010101u * unpacked_byte(to - 1u);
+        } else {
+            let first = max(4u * word, to);
+            var later = (first - to) % offset;
+            for (var byte = first - 4u * word; byte < 4u; byte++) {
+                value |= unpacked_byte(to - offset + later) << (8u * byte);
+                later = select(later + 1u, 0u, later + 1u == offset);
+            }
         }
         put(word, value, to, end);
     }
@@ -96,6 +103,10 @@ fn extension(at: u32, end: u32) -> vec2<u32> {
     var sum = 0u;
     var next = at;
     var byte = 255u;
+    while next + 4u <= end && stored_word(next) == 0xffffffffu {
+        sum += 4u * 255u;
+        next += 4u;
+    }
     while byte == 255u && next < end {
         byte = stored_byte(next);
         sum += byte;
@@ -166,6 +177,19 @@ fn unpack(first: u32, end: u32, wanted: u32, lane: u32) -> bool {
 fn unshuffle(bytes: u32, to: u32, lane: u32) {
     let columns = bytes / (8u * p.size);
     let rows = 8u * p.size;
+    if p.size == 4u && columns % 4u == 0u {
+        // Rows are whole words: one holds a bit of 32 elements that follow each other.
+        for (var element = lane; element < bytes / 4u; element += LANES) {
+            var value = 0u;
+            var at = element / 32u;
+            for (var row = 0u; row < rows; row++) {
+                value |= ((atomicLoad(&unpacked[at]) >> (element % 32u)) & 1u) << row;
+                at += columns / 4u;
+            }
+            frames[to + element] = value;
+        }
+        return;
+    }
     // Neighbours in a word have neighbouring bits in a row. A product moves each to its element.
     var keep = 1u;
     var spread = 1u;
@@ -190,7 +214,7 @@ fn unshuffle(bytes: u32, to: u32, lane: u32) {
     }
 }
 
-@compute @workgroup_size(32)
+@compute @workgroup_size(LANES)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,

@@ -16,8 +16,8 @@ struct Push {
 @group(0) @binding(0) var<storage, read> starts: array<u32>;
 @group(0) @binding(1) var<storage, read> pixels: array<u32>;
 @group(0) @binding(2) var<storage, read> weights: array<f32>;
-// Of each pixel: omega, dark, variance. Pixels whose omega is 0 do not count.
-@group(0) @binding(3) var<storage, read> constants: array<f32>;
+// Of each pixel: omega, dark, variance, nothing. Pixels whose omega is 0 do not count.
+@group(0) @binding(3) var<storage, read> constants: array<vec4<f32>>;
 // Frames as they are in memory, four bytes to a word.
 @group(0) @binding(4) var<storage, read> words: array<u32>;
 // [frame][signal, variance, norm, norm2, count][sum, rest][bin]
@@ -101,7 +101,8 @@ fn main(
             let end = min(starts[row + 1u], p.shares);
             for (var share = starts[row] + lane; share < end; share += p.lanes) {
                 let pixel = min(pixels[share], p.pixels - 1u);
-                let omega = constants[3u * pixel];
+                let own = constants[pixel];
+                let omega = own.x;
                 if omega == 0.0 {
                     continue;
                 }
@@ -111,8 +112,8 @@ fn main(
                 let weight = weights[share];
                 let scaled = valid * weight;
                 let of_counts = select(vec4<f32>(), max(raw, vec4<f32>(1.0)), p.is_poisson != 0u);
-                signal = plus(signal, select(vec4<f32>(), weight * (raw - constants[3u * pixel + 1u]), is_valid));
-                variance = plus(variance, select(vec4<f32>(), weight * weight * (of_counts + constants[3u * pixel + 2u]), is_valid));
+                signal = plus(signal, select(vec4<f32>(), weight * (raw - own.y), is_valid));
+                variance = plus(variance, select(vec4<f32>(), weight * weight * (of_counts + own.z), is_valid));
                 norm = plus(norm, scaled * omega);
                 norm2 = plus(norm2, scaled * omega * weight * omega);
                 count = plus(count, scaled);

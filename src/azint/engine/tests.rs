@@ -428,8 +428,8 @@ fn a_matrix_that_cannot_be_bound_whole_gives_the_same_sums() {
         .collect();
     let frames = Frames::new(Pixels::U16(&values), 5, [40, 30]).expect("frames");
     let whole = integrator.integrate(&frames, &[]).expect("patterns");
-    // The constants of all pixels are 14,400 bytes; the matrix has some thousand elements.
-    let engine = VulkanEngine::with(device, 14_400).expect("a kernel");
+    // The constants of all pixels are 19,200 bytes; the matrix has some thousand elements.
+    let engine = VulkanEngine::with(device, 19_200).expect("a kernel");
     integrator.set_engine(AnyEngine::Vulkan(engine));
     let parts = integrator.integrate(&frames, &[]).expect("patterns");
     let bits = |patterns: &[Patterns]| -> Vec<u32> {

@@ -238,11 +238,9 @@ impl VulkanEngine {
             };
             // Of pixels that do not count nothing is read, NaN for example.
             let image = |image| if omega == 0.0 { 0.0 } else { at(image, pixel) };
-            [
-                omega,
-                image(&corrections.dark),
-                image(&corrections.variance),
-            ]
+            // Four numbers are read at once.
+            let (dark, variance) = (image(&corrections.dark), image(&corrections.variance));
+            [omega, dark, variance, 0.0]
         });
         let constants: Vec<f32> = constants.collect();
         let mut parts = Vec::new();

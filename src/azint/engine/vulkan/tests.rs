@@ -178,8 +178,8 @@ fn more_frames_than_a_device_takes_at_once_come_in_order() {
         .map(|frame| bitshuffle_lz4(frame, 2, 256))
         .collect();
     let whole = of_chunks(&integrator, 2, &chunks, length).expect("nothing is damaged");
-    // The constants of all pixels take 7,200 bytes, six frames as much.
-    let engine = VulkanEngine::with(device, 7200).expect("a kernel");
+    // The constants of all pixels take 9,600 bytes, eight frames as much.
+    let engine = VulkanEngine::with(device, 9600).expect("a kernel");
     integrator.set_engine(AnyEngine::Vulkan(engine));
     let parts = of_chunks(&integrator, 2, &chunks, length).expect("nothing is damaged");
     assert!(whole == parts);
