@@ -170,7 +170,10 @@ fn transfers(device: &Device, bytes: u64) {
     let data = Bytes::from(vec![7u8; bytes as usize]);
     let gb = bytes as f64 / 1e9;
     let mut copied = vec![0u8; bytes as usize];
-    let host = gb / best(5, || copied.copy_from_slice(std::hint::black_box(&data)));
+    let host = gb
+        / best(5, || {
+            std::hint::black_box(&mut copied).copy_from_slice(&data)
+        });
     let upload = gb
         / best(5, || {
             device

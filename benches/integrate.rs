@@ -2,7 +2,8 @@
 //! beside pyFAI's fastest method of the same splitting, in turns in the same run, and gigabytes of
 //! frames a second beside a stream copy. `-- --rounds N` (3). `-- --device`: only the
 //! best device here, in frames a second; also from compressed chunks, decoded by the device and by
-//! one thread of the processor.
+//! one thread of the processor. `-- --write DIRECTORY --frames N`: measures nothing, but writes
+//! frames.h5, compressed as beamlines keep their frames, and its frames.poni.
 
 mod support;
 
@@ -14,7 +15,8 @@ use nodectl::azint::{
     },
 };
 use nodectl::{gpu::device::Device, types::GpuKind};
-use std::time::Instant;
+use rust_hdf5::{H5File, format::messages::filter::FilterPipeline};
+use std::{fs, path::Path, time::Instant};
 use support::{best_device, is_set, number, peer::Peer, proc::own_cpu, report};
 
 const FRAMES: usize = 16;
@@ -56,6 +58,9 @@ fn main() {
     let rounds = number("--rounds", 3);
     if is_set("--device") {
         return on_the_device(rounds);
+    }
+    if let Some(directory) = std::env::args().skip_while(|word| word != "--write").nth(1) {
+        return write_file(Path::new(&directory), number("--frames", FRAMES));
     }
     report::title("azimuthal integration in memory, one thread, 1000 bins");
     let mut pyfai = Peer::start("integrate.py", &[]);
@@ -223,6 +228,30 @@ fn transposed(block: &[u32]) -> Vec<u8> {
     rows
 }
 
+/// `FRAMES` frames of an Eiger, over and over.
+fn write_file(directory: &Path, count: usize) {
+    let detector = &DETECTORS[0];
+    let [rows, columns] = detector.shape;
+    let file = H5File::create(directory.join("frames.h5")).expect("a new file");
+    let group = file.root_group().create_group("entry").expect("a group");
+    let dataset = group
+        .new_dataset::<u32>()
+        .shape([count, rows, columns])
+        .chunk(&[1, rows, columns])
+        .filter_pipeline(FilterPipeline::bshuf_lz4(size_of::<u32>() as u32))
+        .create("data")
+        .expect("a dataset");
+    let frames = frames(detector);
+    let distinct = frames.chunks(rows * columns).take(count);
+    let chunks: Vec<Vec<u8>> = distinct.map(packed).collect();
+    for (frame, chunk) in (0..count).zip(chunks.iter().cycle()) {
+        let written = dataset.write_chunk_raw(frame, chunk, 0);
+        written.expect("there is room");
+    }
+    file.close().expect("there is room");
+    fs::write(directory.join("frames.poni"), poni(detector)).expect("there is room");
+}
+
 fn integrator(detector: &Detector, splitting: Splitting, engine: EngineChoice) -> Integrator {
     let settings = IntegrationSettings {
         splitting,
@@ -236,17 +265,20 @@ fn integrator(detector: &Detector, splitting: Splitting, engine: EngineChoice) -
 }
 
 fn geometry(detector: &Detector) -> Geometry {
+    Geometry::from_poni(&poni(detector)).expect("a geometry")
+}
+
+fn poni(detector: &Detector) -> String {
     let [rows, columns] = detector
         .shape
         .map(|extent| extent as f64 * detector.pixel_m);
-    let text = format!(
+    format!(
         "poni_version: 2\nDetector: {}\nDetector_config: {{}}\nDistance: 0.2\nPoni1: {}\nPoni2: {}\n\
          Rot1: 0.01\nRot2: -0.008\nRot3: 0.003\nWavelength: 0.7e-10\n",
         detector.name,
         rows * 0.48,
         columns * 0.53
-    );
-    Geometry::from_poni(&text).expect("a geometry")
+    )
 }
 
 /// Small counts, and a hundred dead pixels that no mask knows.
