@@ -18,7 +18,9 @@ fn a_device_that_is_not_there_is_said_with_those_that_are() {
         "{wanted}: {there}"
     );
     let found = Device::open(device.info().gpu.uuid, &OPTIONS).unwrap();
-    assert_eq!(found.info().gpu, device.info().gpu);
+    // What is free changes while this runs.
+    let identity = |device: &Device| (device.info().gpu.uuid, device.info().gpu.name.clone());
+    assert_eq!(identity(&found), identity(&*device));
 }
 
 #[test]
