@@ -1,8 +1,10 @@
 //! The calls that wait for a device's thread, and what their callers wait on. Bounded: who fills
 //! the queue waits.
 
-use super::{DeviceError, DeviceFailure, memory::DeviceBuffer, recording::DeviceRecording};
-use bytes::Bytes;
+use super::{
+    DeviceError, DeviceFailure, HostBuffer, UploadSource, memory::DeviceBuffer,
+    recording::DeviceRecording,
+};
 use std::{
     collections::VecDeque,
     ops::Range,
@@ -29,7 +31,7 @@ pub(super) enum DeviceCall {
     Upload {
         to: DeviceBuffer,
         offset: u64,
-        bytes: Bytes,
+        source: UploadSource,
         reply: Reply<()>,
     },
     Run {
@@ -40,6 +42,12 @@ pub(super) enum DeviceCall {
         from: DeviceBuffer,
         range: Range<u64>,
         reply: Reply<Vec<u8>>,
+    },
+    DownloadInto {
+        from: DeviceBuffer,
+        offset: u64,
+        into: HostBuffer,
+        reply: Reply<HostBuffer>,
     },
     /// Answers when all earlier calls have ended and what only they used is free.
     Settle {

@@ -106,6 +106,9 @@ pub(super) enum MemoryKind {
     /// The device writes it, the host reads it: cached, since reading uncached memory is slower by
     /// orders of magnitude.
     FromDevice,
+    /// Both write and read it, with nothing to flush between: coherent, and cached where there is
+    /// such.
+    Host,
 }
 
 /// Memory that was used before, by size.
@@ -173,7 +176,7 @@ impl MemoryPool {
         })
     }
 
-    fn give(&self, memory: Subbuffer<[u8]>) {
+    pub(super) fn give(&self, memory: Subbuffer<[u8]>) {
         let size = memory.size();
         let mut free = self
             .free
@@ -222,6 +225,16 @@ impl MemoryPool {
                 transfer,
                 MemoryTypeFilter {
                     required_flags: MemoryPropertyFlags::HOST_VISIBLE,
+                    preferred_flags: MemoryPropertyFlags::HOST_CACHED,
+                    not_preferred_flags: MemoryPropertyFlags::DEVICE_LOCAL,
+                },
+            ),
+            // Every device has memory that is visible and coherent.
+            MemoryKind::Host => (
+                transfer,
+                MemoryTypeFilter {
+                    required_flags: MemoryPropertyFlags::HOST_VISIBLE
+                        | MemoryPropertyFlags::HOST_COHERENT,
                     preferred_flags: MemoryPropertyFlags::HOST_CACHED,
                     not_preferred_flags: MemoryPropertyFlags::DEVICE_LOCAL,
                 },

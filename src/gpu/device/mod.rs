@@ -6,9 +6,11 @@
 //! | `open` | loader, layers, which device is taken, what is switched on, its queues |
 //! | `info` | what a device is and can do |
 //! | `calls` | the queue of calls, and `Pending` |
-//! | `thread` | the thread that submits and the one that answers |
+//! | `thread`, `landing` | the thread that submits, and the one that answers |
+//! | `readback` | what was read, copied to memory of whoever asked for it |
 //! | `lane` | a Vulkan queue and its timeline |
-//! | `memory` | `Buffer`, pools of device memory, staging memory |
+//! | `memory` | `DeviceBuffer`, pools of device memory, staging memory |
+//! | `host` | `HostBuffer`: memory of the host that transfers need no copy of |
 //! | `kernel`, `pipeline`, `reflect` | compiled kernels and what they expect |
 //! | `recording`, `hazards` | `Step`, its checks, its barriers |
 //! | `recorded`, `commands` | what was recorded, and the command buffers that are submitted |
@@ -24,14 +26,17 @@ mod commands;
 mod cut;
 mod error;
 mod hazards;
+mod host;
 pub(super) mod info;
 mod kernel;
+mod landing;
 mod lane;
 mod learned;
 mod memory;
 pub(super) mod open;
 mod pace;
 mod pipeline;
+mod readback;
 mod recorded;
 mod recording;
 mod reflect;
@@ -42,13 +47,13 @@ mod thread;
 pub use calls::PendingCall;
 pub use error::DeviceError;
 pub(super) use error::{NO_DRIVER, no_loader};
+pub use host::{HostBuffer, UploadSource};
 pub use info::{CooperativeShape, DeviceFeatures, DeviceInfo, DeviceLimits};
 pub use kernel::{Constant, Kernel, KernelSource};
 pub use learned::learned_folder;
 pub use memory::DeviceBuffer;
 pub use recording::{BufferBinding, DeviceRecording, RecordingStep};
 
-use bytes::Bytes;
 use calls::{Calls, DeviceCall};
 use commands::CommandWriter;
 use kernel::Kernels;
@@ -71,6 +76,8 @@ use vulkano::{
 
 /// Staging memory that is in use at once, in each direction.
 const STAGING_BYTES: u64 = 128 << 20;
+/// Memory of dropped `HostBuffer`s that is kept for the next.
+const HOST_KEEP_BYTES: u64 = 2 << 30;
 /// How long an allocation waits for earlier work to free memory.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the last handle waits for the work that was submitted.
@@ -96,6 +103,7 @@ pub struct Device(Arc<DeviceHandle>);
 struct DeviceHandle {
     kernels: Kernels,
     memory: Arc<MemoryPool>,
+    host: Arc<MemoryPool>,
     writer: CommandWriter,
     sets: Arc<StandardDescriptorSetAllocator>,
     learned: Arc<Learned>,
@@ -172,6 +180,7 @@ impl Device {
         let ended = thread::start(setup, &opened)?;
         Ok(Self(Arc::new(DeviceHandle {
             memory: pool(MemoryKind::Device, own / 4),
+            host: pool(MemoryKind::Host, HOST_KEEP_BYTES),
             kernels: Kernels::default(),
             sets: Arc::new(StandardDescriptorSetAllocator::new(
                 device.clone(),
@@ -221,6 +230,24 @@ impl Device {
         Ok(buffer)
     }
 
+    /// Host memory of that many bytes, which transfers need no copy of.
+    ///
+    /// # Errors
+    /// As `buffer`.
+    pub fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, DeviceError> {
+        self.0.failure.verdict()?;
+        match HostBuffer::new(&self.0.host, bytes) {
+            // Dropped memory may be in use by calls that have not ended.
+            Err(DeviceError::OutOfMemory { .. })
+                if bytes as u64 <= self.info().limits.buffer_bytes =>
+            {
+                self.settle()?;
+                HostBuffer::new(&self.0.host, bytes)
+            }
+            other => other,
+        }
+    }
+
     /// Waits until all earlier calls have ended.
     fn settle(&self) -> Result<(), DeviceError> {
         let (pending, reply) =
@@ -266,14 +293,26 @@ impl Device {
         Ok(recording)
     }
 
-    /// Writes `bytes` into the buffer from byte `offset` on.
-    pub fn upload(&self, to: &DeviceBuffer, offset: u64, bytes: Bytes) -> PendingCall<()> {
-        let range = match recording::inside(to, offset, bytes.len() as u64) {
+    /// Writes bytes into the buffer from byte `offset` on. Those of a `HostBuffer` are not copied
+    /// before.
+    pub fn upload(
+        &self,
+        to: &DeviceBuffer,
+        offset: u64,
+        source: impl Into<UploadSource>,
+    ) -> PendingCall<()> {
+        let source = source.into();
+        let range = match recording::inside(to, offset, source.len() as u64) {
             Ok(range) => range,
             Err(why) => return self.invalid(format!("uploading: {why}")),
         };
+        if let UploadSource::Host(buffer) = &source
+            && buffer.device() != &self.0.opened.device
+        {
+            return self.invalid("it belongs to another device".into());
+        }
         let (pending, reply) =
-            PendingCall::new(format!("uploading {} bytes", bytes.len()), &self.0.failure);
+            PendingCall::new(format!("uploading {} bytes", source.len()), &self.0.failure);
         if range.is_empty() {
             let _ = reply.try_send(self.0.failure.verdict());
             return pending;
@@ -283,7 +322,7 @@ impl Device {
             DeviceCall::Upload {
                 to: to.clone(),
                 offset,
-                bytes,
+                source,
                 reply,
             },
             pending,
@@ -335,6 +374,39 @@ impl Device {
             DeviceCall::Download {
                 from: from.clone(),
                 range,
+                reply,
+            },
+            pending,
+        )
+    }
+
+    /// Reads bytes of a buffer into host memory from `offset` on: as many as `into` has. It comes
+    /// back with them; where that fails, it goes to the pool.
+    pub fn download_into(
+        &self,
+        from: &DeviceBuffer,
+        offset: u64,
+        into: HostBuffer,
+    ) -> PendingCall<HostBuffer> {
+        let range = match recording::inside(from, offset, into.len() as u64) {
+            Ok(range) => range,
+            Err(why) => return self.invalid(format!("downloading: {why}")),
+        };
+        if into.device() != &self.0.opened.device {
+            return self.invalid("it belongs to another device".into());
+        }
+        let what = format!("downloading {} bytes", into.len());
+        let (pending, reply) = PendingCall::new(what, &self.0.failure);
+        if range.is_empty() {
+            let _ = reply.try_send(self.0.failure.verdict().map(|()| into));
+            return pending;
+        }
+        self.call(
+            from.device(),
+            DeviceCall::DownloadInto {
+                from: from.clone(),
+                offset,
+                into,
                 reply,
             },
             pending,

@@ -3,15 +3,15 @@
 //! end, in order, and answers. What a submission uses is kept until then.
 
 use super::{
-    DeviceError, DeviceFailure,
+    DeviceError, DeviceFailure, HostBuffer, UploadSource,
     calls::{Calls, DeviceCall, Reply},
     commands::{self, CommandWriter},
     cut::Place,
-    lane::{Lane, LaneSubmission, Point},
+    landing::{AfterSubmission, Commands, InFlight, Landing, UploadedFrom, land},
+    lane::{Lane, LaneSubmission},
     learned::Learned,
     memory::{DeviceBuffer, LANES, Staging, StagingPiece},
     open::Opened,
-    recorded::RecordingPart,
     recording::DeviceRecording,
 };
 use std::{
@@ -24,15 +24,17 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use vulkano::command_buffer::{CommandBuffer, CommandBufferUsage, RecordingCommandBuffer};
+use vulkano::command_buffer::{CommandBufferUsage, RecordingCommandBuffer};
 
 /// Larger transfers are cut, so that copying by the CPU and by the GPU overlap.
 const CHUNK_BYTES: u64 = 8 << 20;
+/// Parts of downloads of several of them, so that each has work for several threads.
+const LARGE_CHUNK_BYTES: u64 = 16 << 20;
 /// Smaller transfers stay in the kernels' queue: waiting for another queue costs more than they do.
 const LANE_CHANGE_BYTES: u64 = 256 << 10;
 /// Submissions that have not ended.
 const MAX_IN_FLIGHT: usize = 4096;
-/// How often the second thread looks up from waiting.
+/// How often it looks up from waiting.
 const LOOK_UP: Duration = Duration::from_secs(1);
 
 const COMPUTE: usize = 0;
@@ -88,70 +90,6 @@ pub(super) fn start(setup: Setup, opened: &Opened) -> Result<Receiver<()>, Devic
         }),
     )?;
     Ok(ended)
-}
-
-/// One submission and what is done when it has ended.
-struct InFlight {
-    lane: usize,
-    number: u64,
-    commands: Commands,
-    after: Vec<Point>,
-    _buffers: Vec<DeviceBuffer>,
-    then: AfterSubmission,
-}
-
-enum Commands {
-    /// A part of a recording, and of how many.
-    Replayed {
-        recording: DeviceRecording,
-        part: Arc<RecordingPart>,
-        one_of: usize,
-    },
-    Once(CommandBuffer),
-}
-
-enum AfterSubmission {
-    Nothing,
-    Answer(Reply<()>),
-    /// Staging memory is free again.
-    Uploaded {
-        stage: StagingPiece,
-        reply: Option<Reply<()>>,
-    },
-    /// The next part of what is read.
-    Downloaded {
-        stage: StagingPiece,
-        range: Range<u64>,
-        total: u64,
-        reply: Option<Reply<Vec<u8>>>,
-    },
-}
-
-impl AfterSubmission {
-    /// Tells who waits that it will not come to that.
-    fn refuse(&self, error: &DeviceError) {
-        match self {
-            Self::Nothing => {}
-            Self::Answer(reply) => drop(reply.try_send(Err(error.clone()))),
-            Self::Uploaded { reply, .. } => {
-                let _ = reply
-                    .as_ref()
-                    .map(|reply| reply.try_send(Err(error.clone())));
-            }
-            Self::Downloaded { reply, .. } => {
-                let _ = reply
-                    .as_ref()
-                    .map(|reply| reply.try_send(Err(error.clone())));
-            }
-        }
-    }
-}
-
-/// A submission that was made.
-struct Landing {
-    point: Point,
-    submitted: Instant,
-    flight: InFlight,
 }
 
 struct Submitter {
@@ -213,17 +151,32 @@ impl Submitter {
             DeviceCall::Upload {
                 to,
                 offset,
-                bytes,
+                source,
                 reply,
             } => {
                 let refused = reply.clone();
-                if let Err(error) = self.upload(&to, offset, &bytes, reply) {
+                let planned = match source {
+                    UploadSource::Bytes(bytes) => self.upload(&to, offset, &bytes, reply),
+                    UploadSource::Host(buffer) => self.upload_from(buffer, &to, offset, reply),
+                };
+                if let Err(error) = planned {
                     let _ = refused.try_send(Err(error));
                 }
             }
             DeviceCall::Download { from, range, reply } => {
                 let refused = reply.clone();
                 if let Err(error) = self.download(&from, range, reply) {
+                    let _ = refused.try_send(Err(error));
+                }
+            }
+            DeviceCall::DownloadInto {
+                from,
+                offset,
+                into,
+                reply,
+            } => {
+                let refused = reply.clone();
+                if let Err(error) = self.download_into(&from, offset, into, reply) {
                     let _ = refused.try_send(Err(error));
                 }
             }
@@ -359,7 +312,10 @@ impl Submitter {
                 lane,
                 commands,
                 std::slice::from_ref(to),
-                AfterSubmission::Uploaded { stage, reply },
+                AfterSubmission::Uploaded {
+                    from: UploadedFrom::Staging(stage),
+                    reply,
+                },
             );
             at += length;
             // The GPU copies this one while the CPU copies the next.
@@ -367,6 +323,53 @@ impl Submitter {
                 self.flush();
             }
         }
+        Ok(())
+    }
+
+    /// The device reads the memory where it is, however much of it.
+    fn upload_from(
+        &mut self,
+        buffer: HostBuffer,
+        to: &DeviceBuffer,
+        offset: u64,
+        reply: Reply<()>,
+    ) -> Result<(), DeviceError> {
+        let length = buffer.len() as u64;
+        let lane = self.lane_for(TO_DEVICE, length);
+        let mut commands = self.begin(lane)?;
+        commands::copy(
+            &mut commands,
+            buffer.memory(),
+            0,
+            &to.0.memory,
+            offset,
+            length,
+        )?;
+        let commands = Commands::Once(commands::end(commands)?);
+        let then = AfterSubmission::Uploaded {
+            from: UploadedFrom::Host(buffer),
+            reply: Some(reply),
+        };
+        self.plan(lane, commands, std::slice::from_ref(to), then);
+        Ok(())
+    }
+
+    fn download_into(
+        &mut self,
+        from: &DeviceBuffer,
+        offset: u64,
+        memory: HostBuffer,
+        reply: Reply<HostBuffer>,
+    ) -> Result<(), DeviceError> {
+        let length = memory.len() as u64;
+        let lane = self.lane_for(FROM_DEVICE, length);
+        let mut commands = self.begin(lane)?;
+        let target = memory.memory();
+        commands::copy(&mut commands, &from.0.memory, offset, target, 0, length)?;
+        commands::barrier_to_host(&mut commands)?;
+        let commands = Commands::Once(commands::end(commands)?);
+        let then = AfterSubmission::DownloadedInto { memory, reply };
+        self.plan(lane, commands, std::slice::from_ref(from), then);
         Ok(())
     }
 
@@ -378,9 +381,13 @@ impl Submitter {
     ) -> Result<(), DeviceError> {
         let total = range.end - range.start;
         let lane = self.lane_for(FROM_DEVICE, total);
+        let chunk = match total >= 4 * LARGE_CHUNK_BYTES {
+            true => LARGE_CHUNK_BYTES,
+            false => CHUNK_BYTES,
+        };
         let mut at = 0;
         while at < total {
-            let length = (total - at).min(CHUNK_BYTES);
+            let length = (total - at).min(chunk);
             let staging = self.setup.from_device.clone();
             let stage = self.stage(&staging, length)?;
             let mut commands = self.begin(lane)?;
@@ -528,107 +535,11 @@ impl Submitter {
     }
 }
 
-impl Commands {
-    /// For people.
-    fn name(&self) -> String {
-        match self {
-            Self::Replayed {
-                recording, part, ..
-            } => recording.0.name(part),
-            Self::Once(_) => "a transfer".into(),
-        }
-    }
-
-    fn get(&self) -> &CommandBuffer {
-        match self {
-            Self::Replayed { part, .. } => &part.commands,
-            Self::Once(commands) => commands,
-        }
-    }
-}
-
 fn write(stage: &StagingPiece, bytes: &[u8]) -> Result<(), DeviceError> {
     let memory = stage.memory.clone().slice(0..bytes.len() as u64);
     memory
         .write()
         .map_err(DeviceError::invalid)?
         .copy_from_slice(bytes);
-    Ok(())
-}
-
-/// The second thread: answers in order, as submissions end.
-fn land(landings: &Receiver<Landing>, failure: &DeviceFailure, learned: &Learned) {
-    let mut read = Vec::new();
-    let mut last_end: Option<Instant> = None;
-    let mut is_lost = false;
-    for Landing {
-        point,
-        submitted,
-        flight,
-    } in landings
-    {
-        let ended = wait(&point);
-        let now = Instant::now();
-        let began = last_end.map_or(submitted, |end| end.max(submitted));
-        last_end = Some(now);
-        // What was on its way behind a submission that lost the device has not run: it says nothing
-        // of its kernels, and whoever waits for it is told of the submission that did.
-        if !is_lost {
-            learn(&flight, now - began, ended.is_ok(), learned);
-        }
-        if let Err(error) = ended {
-            is_lost = true;
-            failure.set(error.ended_by(&flight.commands.name(), now - began));
-        }
-        let verdict = failure.verdict();
-        match flight.then {
-            AfterSubmission::Nothing => {}
-            AfterSubmission::Answer(reply) => drop(reply.try_send(verdict)),
-            AfterSubmission::Uploaded { stage, reply } => {
-                drop(stage);
-                let _ = reply.map(|reply| reply.try_send(verdict));
-            }
-            AfterSubmission::Downloaded {
-                stage,
-                range,
-                total,
-                reply,
-            } => {
-                if range.start == 0 {
-                    read = Vec::with_capacity(total as usize);
-                }
-                let verdict =
-                    verdict.and_then(|()| append(&mut read, &stage, range.end - range.start));
-                drop(stage);
-                let _ =
-                    reply.map(|reply| reply.try_send(verdict.map(|()| std::mem::take(&mut read))));
-            }
-        }
-    }
-}
-
-/// What a submission that ran for so long, and has ended well or not, says of its kernels.
-fn learn(flight: &InFlight, took: Duration, is_well: bool, learned: &Learned) {
-    // What has waited for another lane says little.
-    let Commands::Replayed { part, one_of, .. } = &flight.commands else {
-        return;
-    };
-    match is_well {
-        true if flight.after.is_empty() => learned.took(&part.shares, took, *one_of),
-        true => {}
-        false => learned.died(&part.shares, took),
-    }
-}
-
-/// However long it takes: what the submission uses must live as long. Whoever waits for the call
-/// gives up in time.
-fn wait(point: &Point) -> Result<(), DeviceError> {
-    while !point.wait(LOOK_UP)? {}
-    Ok(())
-}
-
-fn append(read: &mut Vec<u8>, stage: &StagingPiece, bytes: u64) -> Result<(), DeviceError> {
-    let memory = stage.memory.clone().slice(0..bytes);
-    read.extend_from_slice(&memory.read().map_err(DeviceError::invalid)?);
     Ok(())
 }

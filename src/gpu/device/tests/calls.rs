@@ -189,7 +189,7 @@ fn specialization_constants_reach_the_shader() {
             name: "special",
         })?;
         let buffer = device.buffer(8)?;
-        let _ = device.upload(&buffer, 4, 2f32.to_le_bytes().to_vec().into());
+        let _ = device.upload(&buffer, 4, 2f32.to_le_bytes().to_vec());
         device
             .run(&device.record(vec![dispatch(&kernel, &[&buffer], 1)])?)
             .wait(LIMIT)?;

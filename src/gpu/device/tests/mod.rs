@@ -4,9 +4,11 @@
 mod calls;
 mod checks;
 mod failures;
+mod host;
 mod submissions;
 
 use super::*;
+use bytes::Bytes;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Far more than anything here takes.

@@ -202,13 +202,10 @@ fn a_device_that_is_lost_while_work_is_submitted_is_told_to_all_who_wait() {
     };
     let recording = run_slow(&device, [4, 1, 1], 10, 1);
     let buffer = device.buffer(20 << 20).unwrap();
-    device
-        .upload(&buffer, 0, vec![1; 4].into())
-        .wait(LIMIT)
-        .unwrap();
+    device.upload(&buffer, 0, vec![1; 4]).wait(LIMIT).unwrap();
     driver.submitting.store(true, Ordering::SeqCst);
     // Several pieces.
-    let upload = device.upload(&buffer, 0, vec![0; 20 << 20].into());
+    let upload = device.upload(&buffer, 0, vec![0; 20 << 20]);
     let run = device.run(&recording);
     let download = device.download(&buffer, 0..4);
     let is_lost = |error: &DeviceError| matches!(error, DeviceError::Lost { .. });
