@@ -58,6 +58,11 @@ impl BatchScratch {
         {
             return Ok(patterns);
         }
+        if stack.shape == integrator.shape()
+            && let Some(patterns) = self.for_device(integrator, stack, units, monitors)?
+        {
+            return Ok(patterns);
+        }
         self.whole(integrator, stack, units, monitors)
     }
 
@@ -136,6 +141,53 @@ impl BatchScratch {
         Ok(())
     }
 
+    /// On a device that reads frames where they are decoded. None where it does not.
+    fn for_device(
+        &mut self,
+        integrator: &Integrator,
+        stack: &Stack,
+        units: &[StoredFrames],
+        monitors: &[f64],
+    ) -> Result<Option<Vec<Patterns>>, BatchError> {
+        let frames = units.iter().map(count).sum();
+        let nothing = no_pixels(stack.scalar);
+        let Some(mut device) = integrator.device_frames(&nothing, frames)? else {
+            return Ok(None);
+        };
+        integrator.check_monitors(frames, monitors)?;
+        let at_once = device.at_once();
+        if units.iter().any(|unit| count(unit) > at_once) {
+            return Ok(None);
+        }
+        let mut rest = units;
+        while !rest.is_empty() {
+            let (fitting, frames) = fitting(rest.iter().map(count), at_once);
+            let (group, behind) = rest.split_at(fitting);
+            let mut memory = device.memory(frames)?;
+            self.decode(stack, group, &mut memory)?;
+            device.add(memory)?;
+            rest = behind;
+        }
+        Ok(Some(device.finish(monitors)?))
+    }
+
+    /// Decodes frames one after the other.
+    fn decode(
+        &mut self,
+        stack: &Stack,
+        units: &[StoredFrames],
+        mut target: &mut [u8],
+    ) -> Result<(), FramesError> {
+        let begin = Instant::now();
+        for unit in units {
+            let (own, behind) = target.split_at_mut(stack.frame_bytes() * count(unit));
+            unit.decode(own, &mut self.decoder)?;
+            target = behind;
+        }
+        self.decoding += begin.elapsed();
+        Ok(())
+    }
+
     fn whole(
         &mut self,
         integrator: &Integrator,
@@ -143,22 +195,35 @@ impl BatchScratch {
         units: &[StoredFrames],
         monitors: &[f64],
     ) -> Result<Vec<Patterns>, BatchError> {
-        let begin = Instant::now();
-        let count = |unit: &StoredFrames| (unit.frames.end - unit.frames.start) as usize;
         let frames = units.iter().map(count).sum();
-        let mut rest = room(&mut self.pixels, stack.frame_bytes() * frames);
-        for unit in units {
-            let (target, behind) = rest.split_at_mut(stack.frame_bytes() * count(unit));
-            unit.decode(target, &mut self.decoder)?;
-            rest = behind;
-        }
-        self.decoding += begin.elapsed();
-        let bytes = room(&mut self.pixels, stack.frame_bytes() * frames);
-        Ok(integrator.integrate(
-            &Frames::new(pixels(stack.scalar, bytes), frames, stack.shape)?,
-            monitors,
-        )?)
+        let mut memory = std::mem::take(&mut self.pixels);
+        let bytes = room(&mut memory, stack.frame_bytes() * frames);
+        let decoded = self.decode(stack, units, bytes);
+        let patterns = decoded.map_err(BatchError::from).and_then(|()| {
+            let frames = Frames::new(pixels(stack.scalar, bytes), frames, stack.shape)?;
+            Ok(integrator.integrate(&frames, monitors)?)
+        });
+        self.pixels = memory;
+        patterns
     }
+}
+
+/// How many units come together, of which each has so many frames, and how many frames: at most
+/// `most`.
+fn fitting(counts: impl Iterator<Item = usize>, most: usize) -> (usize, usize) {
+    let (mut units, mut frames) = (0, 0);
+    for count in counts {
+        if frames + count > most {
+            break;
+        }
+        (units, frames) = (units + 1, frames + count);
+    }
+    (units, frames)
+}
+
+/// The frames that it decodes to.
+fn count(unit: &StoredFrames) -> usize {
+    (unit.frames.end - unit.frames.start) as usize
 }
 
 /// The first bytes of a buffer, which grows where it must.

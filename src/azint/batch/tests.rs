@@ -246,6 +246,14 @@ fn many_frames_go_some_at_a_time_and_stay_in_order() {
 }
 
 #[test]
+fn units_come_together_while_their_frames_fit() {
+    assert_eq!(fitting([2, 2, 1, 4].into_iter(), 4), (2, 4));
+    assert_eq!(fitting([2, 3, 1].into_iter(), 4), (1, 2));
+    assert_eq!(fitting([1, 1].into_iter(), 4), (2, 2));
+    assert_eq!(fitting([5].into_iter(), 4), (0, 0));
+}
+
+#[test]
 fn strips_that_lack_or_are_too_many_are_refused() {
     let integrator = integrator(Splitting::No, ErrorModel::No, 1);
     let values = vec![0u16; 37 * 45 * 2];

@@ -16,7 +16,7 @@ use super::{
     vulkan,
 };
 use crate::decode::ChunkBlocks;
-use nodectl_gpu::device::Device;
+use nodectl_gpu::device::{Device, HostBuffer};
 use nodectl_types::GpuKind;
 use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
 use std::{
@@ -298,6 +298,30 @@ impl Integrator {
         })
     }
 
+    /// Begins the integration of so many frames that are written where a GPU reads them, of pixels
+    /// such as `pixels`. None where no GPU adds up, or it does not take such frames.
+    ///
+    /// # Errors
+    /// Where the GPU fails.
+    pub fn device_frames(
+        &self,
+        pixels: &Pixels<'_>,
+        frames: usize,
+    ) -> Result<Option<DeviceFrames<'_>>, IntegrationError> {
+        let AnyEngine::Vulkan(engine) = &self.engine else {
+            return Ok(None);
+        };
+        if self.is_together() {
+            return Ok(None);
+        }
+        let queue = engine.frames(self.job(pixels), pixels, frames)?;
+        Ok(queue.map(|queue| DeviceFrames {
+            integrator: self,
+            queue,
+            frames: 0,
+        }))
+    }
+
     fn patterns(&self, sums: Vec<Vec<Vec<Sums>>>, monitors: &[f64]) -> Vec<Patterns> {
         let has_errors = self.has_errors();
         let patterns = self
@@ -446,7 +470,49 @@ impl Strips<'_> {
     }
 }
 
+/// Frames that are written where a GPU reads them, some at a time.
+pub struct DeviceFrames<'i> {
+    integrator: &'i Integrator,
+    queue: vulkan::FrameQueue<'i>,
+    frames: usize,
+}
+
+impl DeviceFrames<'_> {
+    /// Frames that are added at once, at most.
+    pub fn at_once(&self) -> usize {
+        self.queue.at_once()
+    }
+
+    /// Memory for so many frames that follow each other, at most `at_once`. What is in it is old.
+    ///
+    /// # Errors
+    /// Where there is none, or the GPU is lost.
+    pub fn memory(&self, frames: usize) -> Result<HostBuffer, IntegrationError> {
+        self.queue.memory(frames)
+    }
+
+    /// Adds the frames that come next, in memory that was asked for here. While the GPU has them
+    /// the next ones can be written.
+    ///
+    /// # Errors
+    /// Where the GPU fails.
+    pub fn add(&mut self, memory: HostBuffer) -> Result<(), IntegrationError> {
+        self.frames += memory.len() / self.queue.frame_bytes().max(1);
+        self.queue.push(memory)
+    }
+
+    /// The patterns of all, as `Integrator::integrate` returns them.
+    ///
+    /// # Errors
+    /// Where monitors have another number than frames, or the GPU fails.
+    pub fn finish(self, monitors: &[f64]) -> Result<Vec<Patterns>, IntegrationError> {
+        self.integrator.check_monitors(self.frames, monitors)?;
+        Ok(self.integrator.patterns(self.queue.finish()?, monitors))
+    }
+}
+
 /// What engines are given with frames.
+#[derive(Clone, Copy)]
 pub(super) struct EngineJob<'a> {
     pub corrections: &'a Corrections,
     pub regions: &'a [PreparedRegion],

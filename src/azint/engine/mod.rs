@@ -54,7 +54,9 @@ pub use geometry::Geometry;
 pub(super) use images::damage::damaged;
 pub(super) use images::ending;
 pub use images::{Image, Images, Mask};
-pub use integrator::{ChunkDecoder, EngineChoice, Integrator, MAX_STRIPS, Options, Strips};
+pub use integrator::{
+    ChunkDecoder, DeviceFrames, EngineChoice, Integrator, MAX_STRIPS, Options, Strips,
+};
 pub use parallax::Sensor;
 pub use settings::{
     ErrorModel, Filter, IntegrationSettings, MAX_BINS, RangeOver, Region, Splitting,

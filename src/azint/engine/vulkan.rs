@@ -3,10 +3,15 @@
 //! sums, pairs of 32-bit floats. While one batch is computed the next one is on its way.
 
 mod batch;
+mod queue;
 #[cfg(test)]
 mod tests;
 
-use self::batch::{BatchContent, BlockLayout, FrameBatch, FrameLayout, SlotSize, groups};
+pub(super) use self::queue::FrameQueue;
+use self::{
+    batch::{BatchContent, BlockLayout, FrameBatch, FrameLayout, SlotSize, groups},
+    queue::BatchQueue,
+};
 use super::{
     corrections::Dummy,
     errors::IntegrationError,
@@ -14,14 +19,14 @@ use super::{
     integrator::{EngineJob, PreparedRegion},
 };
 use crate::decode::ChunkBlocks;
-use bytes::Bytes;
 use nodectl_gpu::device::{
-    BufferBinding, Device, DeviceBuffer, DeviceError, DeviceRecording, Kernel, KernelSource,
-    PendingCall, RecordingStep,
+    BufferBinding, Device, DeviceBuffer, DeviceError, DeviceRecording, HostBuffer, Kernel,
+    KernelSource, PendingCall, RecordingStep,
 };
 use nodectl_types::GpuKind;
+use rayon::prelude::*;
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -39,6 +44,8 @@ const QUANTITIES: usize = 5;
 const FLOATS: usize = 2 * QUANTITIES;
 /// Every device has at least so many workgroups.
 const MAX_GROUPS: usize = 65_535;
+/// Bytes that a thread copies at once.
+const COPIED_AT_ONCE: usize = 4 << 20;
 /// For uploads, runs and downloads of a batch. A device that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -109,9 +116,9 @@ struct Slot {
 /// The sums of a batch, for each region, on their way.
 struct SumBatch {
     frames: usize,
-    sums: Vec<PendingCall<Vec<u8>>>,
+    sums: Vec<PendingCall<HostBuffer>>,
     /// Of frames that the device decodes.
-    faults: Option<PendingCall<Vec<u8>>>,
+    faults: Option<PendingCall<HostBuffer>>,
 }
 
 impl VulkanEngine {
@@ -140,31 +147,40 @@ impl VulkanEngine {
         self.device.info().gpu.kind
     }
 
-    /// The sums of frames in memory.
+    /// The sums of frames in memory, which threads of the pool copy to where the device reads them.
     pub fn sums(
         &self,
         job: &EngineJob<'_>,
         frames: &Frames<'_>,
     ) -> Result<RegionSums, IntegrationError> {
-        let layout = FrameLayout {
-            kind: kind(&frames.pixels),
-            pixel_bytes: frames.pixels.bytes_per_pixel(),
-            stride: frames.shape[0] * frames.shape[1],
-            blocks: None,
-        };
-        let frame_bytes = layout.frame_bytes();
-        let at_once = self.batch_bytes() / frame_bytes.max(1);
-        if at_once == 0 {
-            let most = self.batch_bytes();
+        let Some(mut queue) = self.frames(*job, &frames.pixels, frames.frames)? else {
+            let pixels = frames.shape[0] * frames.shape[1];
+            let (bytes, most) = (pixels * frames.pixels.bytes_per_pixel(), self.batch_bytes());
             return Err(IntegrationError::Gpu(format!(
-                "a frame of {frame_bytes} bytes, and it takes {most} at once"
+                "a frame of {bytes} bytes, and it takes {most} at once"
             )));
+        };
+        let frame_bytes = queue.frame_bytes().max(1);
+        for pixels in bytes_of(frames).chunks(queue.at_once() * frame_bytes) {
+            let mut memory = queue.memory(pixels.len() / frame_bytes)?;
+            let targets = memory.par_chunks_mut(COPIED_AT_ONCE);
+            targets
+                .zip(pixels.par_chunks(COPIED_AT_ONCE))
+                .for_each(|(target, pixels)| target.copy_from_slice(pixels));
+            queue.push(memory)?;
         }
-        let most = at_once.min(frames.frames);
-        let batches = bytes_of(frames)
-            .chunks(at_once * frame_bytes.max(1))
-            .map(|pixels| FrameBatch::of_pixels(layout, pixels, most));
-        Ok(self.run(job, batches)?.0)
+        queue.finish()
+    }
+
+    /// The sums of `frames` frames that are written where the device reads them. None where it
+    /// takes none of such a size.
+    pub fn frames<'e>(
+        &'e self,
+        job: EngineJob<'e>,
+        pixels: &Pixels<'_>,
+        frames: usize,
+    ) -> Result<Option<FrameQueue<'e>>, IntegrationError> {
+        FrameQueue::new(self, job, pixels, frames)
     }
 
     /// The sums of frames whose chunks the device decodes, of pixels such as `pixels`. None where
@@ -185,35 +201,13 @@ impl VulkanEngine {
             return Ok(None);
         };
         let most = at_once.min(chunks.len());
-        let batches = groups
-            .into_iter()
-            .map(|chunks| FrameBatch::of_chunks(layout, chunks, most, limit));
-        let (sums, is_whole) = self.run(job, batches)?;
+        let mut queue = BatchQueue::new(self, *job)?;
+        for chunks in groups {
+            let host = |bytes| self.device.host_buffer(bytes);
+            queue.push(FrameBatch::of_chunks(layout, chunks, most, limit, host)?)?;
+        }
+        let (sums, is_whole) = queue.finish()?;
         Ok(is_whole.then_some(sums))
-    }
-
-    /// The sums of batches, and whether all of their frames could be decoded.
-    fn run(
-        &self,
-        job: &EngineJob<'_>,
-        batches: impl Iterator<Item = FrameBatch>,
-    ) -> Result<(RegionSums, bool), IntegrationError> {
-        let plan = self.plan(job)?;
-        let mut by_region: RegionSums = job.regions.iter().map(|_| Vec::new()).collect();
-        let mut is_whole = true;
-        let mut waiting = VecDeque::new();
-        for batch in batches {
-            if waiting.len() == SLOTS
-                && let Some(batch) = waiting.pop_front()
-            {
-                is_whole &= finish(&plan, batch, &mut by_region)?;
-            }
-            waiting.push_back(self.submit(&plan, job, batch)?);
-        }
-        for batch in waiting {
-            is_whole &= finish(&plan, batch, &mut by_region)?;
-        }
-        Ok((by_region, is_whole))
     }
 
     fn batch_bytes(&self) -> usize {
@@ -291,9 +285,9 @@ impl VulkanEngine {
             )));
         }
         let buffer = self.device.buffer((bytes.len() as u64).max(4))?;
-        self.device
-            .upload(&buffer, 0, Bytes::copy_from_slice(bytes))
-            .wait(LIMIT)?;
+        let mut memory = self.device.host_buffer(bytes.len())?;
+        memory.copy_from_slice(bytes);
+        self.device.upload(&buffer, 0, memory).wait(LIMIT)?;
         Ok(buffer)
     }
 
@@ -318,7 +312,18 @@ impl VulkanEngine {
                 recording
             }
         };
-        let upload = |buffer: &DeviceBuffer, bytes: Bytes| self.device.upload(buffer, 0, bytes);
+        // Asked for before anything is queued: it may have to wait for what was.
+        let sums = plan
+            .parts
+            .iter()
+            .map(|region| self.device.host_buffer(sums_bytes(region, frames) as usize));
+        let sums = sums.collect::<Result<Vec<_>, _>>()?;
+        let faults = layout
+            .blocks
+            .map(|_| self.device.host_buffer(fault_bytes(frames) as usize))
+            .transpose()?;
+        let upload =
+            |buffer: &DeviceBuffer, memory: HostBuffer| self.device.upload(buffer, 0, memory);
         let uploads = match batch.content {
             BatchContent::Pixels(pixels) => vec![upload(&slot.frames, pixels)],
             BatchContent::Chunks { source, places } => {
@@ -326,13 +331,10 @@ impl VulkanEngine {
             }
         };
         let run = self.device.run(&recording);
-        let download = |(region, sums): (&Uploaded, &DeviceBuffer)| {
-            self.device.download(sums, 0..sums_bytes(region, frames))
-        };
-        let sums = plan.parts.iter().zip(&slot.sums).map(download).collect();
-        let faults = layout
-            .blocks
-            .map(|_| self.device.download(&slot.faults, 0..fault_bytes(frames)));
+        let download =
+            |(from, into): (&DeviceBuffer, HostBuffer)| self.device.download_into(from, 0, into);
+        let sums = slot.sums.iter().zip(sums).map(download).collect();
+        let faults = faults.map(|faults| download((&slot.faults, faults)));
         drop(slots);
         // A failure of these fails what follows, and is told from there.
         drop((uploads, run));
@@ -507,7 +509,8 @@ fn finish(
     for (region, pending) in plan.parts.iter().zip(batch.sums) {
         let frames = &mut by_region[region.region];
         let bytes = pending.wait(LIMIT)?;
-        let floats: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+        // Memory of devices begins at multiples of 64, at least.
+        let floats: &[f32] = bytemuck::cast_slice(&bytes);
         let own = floats.chunks(FLOATS * region.bins).take(batch.frames);
         for (number, frame) in (before[region.region]..).zip(own) {
             let sum = |quantity: usize, bin: usize| {

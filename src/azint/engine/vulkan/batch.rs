@@ -2,7 +2,8 @@
 //! but for copies.
 
 use crate::decode::ChunkBlocks;
-use bytes::Bytes;
+use nodectl_gpu::device::{DeviceError, HostBuffer};
+use std::ops::Range;
 
 /// Bytes of a block, at most, as in the shader.
 const MAX_BLOCK_BYTES: usize = 8192;
@@ -40,13 +41,13 @@ pub(super) struct FrameBatch {
     pub(super) size: SlotSize,
 }
 
-/// What is uploaded: whole words.
+/// What is uploaded.
 pub(super) enum BatchContent {
-    Pixels(Bytes),
+    Pixels(HostBuffer),
     /// Chunks one after the other; first byte and length of each block.
     Chunks {
-        source: Bytes,
-        places: Bytes,
+        source: HostBuffer,
+        places: HostBuffer,
     },
 }
 
@@ -96,12 +97,12 @@ impl BlockLayout {
 
 impl FrameBatch {
     /// Of whole frames one after the other. Memory is made for `most` of them.
-    pub(super) fn of_pixels(layout: FrameLayout, pixels: &[u8], most: usize) -> Self {
+    pub(super) fn of_pixels(layout: FrameLayout, pixels: HostBuffer, most: usize) -> Self {
         let frame_bytes = layout.frame_bytes();
         Self {
             layout,
-            frames: pixels.len() / frame_bytes,
-            content: BatchContent::Pixels(padded(pixels)),
+            frames: pixels.len() / frame_bytes.max(1),
+            content: BatchContent::Pixels(pixels),
             size: SlotSize {
                 pixels: whole_words(most * frame_bytes) as u64,
                 frames: most,
@@ -110,43 +111,52 @@ impl FrameBatch {
         }
     }
 
-    /// Of chunks, a frame each, which are a group within `limit` bytes. Memory is made for `most`
-    /// of them.
+    /// Of chunks, a frame each, which are a group within `limit` bytes. Memory on the device is made
+    /// for `most` of them; `host` has memory that it reads.
     pub(super) fn of_chunks(
         layout: FrameLayout,
         chunks: &[ChunkBlocks<'_>],
         most: usize,
         limit: usize,
-    ) -> Self {
+        host: impl Fn(usize) -> Result<HostBuffer, DeviceError>,
+    ) -> Result<Self, DeviceError> {
         let bytes = source_bytes(chunks);
-        let mut source = Vec::with_capacity(bytes);
-        let mut places: Vec<u32> = Vec::new();
-        for chunk in chunks {
-            let first = source.len();
-            let of_block = |place: &std::ops::Range<usize>| [first + place.start, place.len()];
-            let numbers = chunk.places.iter().flat_map(of_block);
-            places.extend(numbers.map(|number| number as u32));
-            source.extend_from_slice(chunk.source);
-        }
-        source.resize(bytes, 0);
-        let places: Bytes = bytemuck::cast_slice::<u32, u8>(&places).to_vec().into();
+        // Chunks differ in length: not each that is longer shall need new memory.
+        let room = bytes.next_power_of_two().min(limit).max(bytes);
+        let mut source = host(room)?;
+        source.truncate(bytes);
+        let mut places = host(places_bytes(chunks))?;
+        write_chunks(chunks, &mut source, &mut places);
         let size = SlotSize {
             pixels: (most * layout.frame_bytes()) as u64,
             frames: most,
-            // Chunks differ in length: not each that is longer shall need new memory.
-            source: bytes.next_power_of_two().min(limit) as u64,
+            source: room as u64,
             places: (places.len() / chunks.len().max(1) * most) as u64,
         };
-        Self {
+        Ok(Self {
             layout,
             frames: chunks.len(),
-            content: BatchContent::Chunks {
-                source: source.into(),
-                places,
-            },
+            content: BatchContent::Chunks { source, places },
             size,
-        }
+        })
     }
+}
+
+/// Writes chunks one after the other, and first byte and length of each block.
+fn write_chunks(chunks: &[ChunkBlocks<'_>], source: &mut [u8], places: &mut [u8]) {
+    let mut first = 0;
+    let mut words = places.as_chunks_mut::<{ size_of::<u32>() }>().0.iter_mut();
+    for chunk in chunks {
+        let of_block = |place: &Range<usize>| [first + place.start, place.len()];
+        let numbers = chunk.places.iter().flat_map(of_block);
+        for (number, word) in numbers.zip(&mut words) {
+            *word = (number as u32).to_le_bytes();
+        }
+        let end = first + chunk.source.len();
+        source[first..end].copy_from_slice(chunk.source);
+        first = end;
+    }
+    source[first..].fill(0);
 }
 
 impl SlotSize {
@@ -194,16 +204,14 @@ fn source_bytes(chunks: &[ChunkBlocks<'_>]) -> usize {
     whole_words(sum) + BEHIND
 }
 
-fn whole_words(bytes: usize) -> usize {
-    bytes.next_multiple_of(size_of::<u32>())
+/// Bytes of the places of all blocks.
+fn places_bytes(chunks: &[ChunkBlocks<'_>]) -> usize {
+    let blocks: usize = chunks.iter().map(|chunk| chunk.places.len()).sum();
+    blocks * 2 * size_of::<u32>()
 }
 
-/// Whole words, as shaders read them.
-fn padded(bytes: &[u8]) -> Bytes {
-    let mut whole = Vec::with_capacity(whole_words(bytes.len()));
-    whole.extend_from_slice(bytes);
-    whole.resize(whole_words(bytes.len()), 0);
-    whole.into()
+fn whole_words(bytes: usize) -> usize {
+    bytes.next_multiple_of(size_of::<u32>())
 }
 
 #[cfg(test)]
@@ -267,26 +275,13 @@ mod tests {
 
     #[test]
     fn places_are_those_of_all_chunks_together() {
-        let batch = FrameBatch::of_chunks(
-            BlockLayout::of(&[chunk(&[1; 5])])
-                .expect("one")
-                .frames(1, 2),
-            &[chunk(&[1; 5]), chunk(&[2; 6])],
-            4,
-            1000,
-        );
-        let BatchContent::Chunks { source, places } = batch.content else {
-            panic!("they are chunks")
-        };
-        assert_eq!(source.len(), 16);
+        let chunks = [chunk(&[1; 5]), chunk(&[2; 6])];
+        assert_eq!((source_bytes(&chunks), places_bytes(&chunks)), (16, 16));
+        // Whatever was in that memory before.
+        let (mut source, mut places) = (vec![9; 16], vec![9; 16]);
+        write_chunks(&chunks, &mut source, &mut places);
+        assert_eq!(source, [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 0]);
         let places: Vec<u32> = bytemuck::pod_collect_to_vec(&places);
         assert_eq!(places, [0, 5, 5, 6]);
-        let size = SlotSize {
-            pixels: 4 * 52,
-            frames: 4,
-            source: 16,
-            places: 32,
-        };
-        assert_eq!((batch.frames, batch.size), (2, size));
     }
 }

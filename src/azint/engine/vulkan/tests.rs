@@ -187,6 +187,39 @@ fn more_frames_than_a_device_takes_at_once_come_in_order() {
     assert!(of_chunks(&integrator, 2, &[nothing], length).is_none());
 }
 
+/// Frames that are written where the device reads them, some at a time.
+#[test]
+fn frames_written_for_the_device_have_the_sums_of_those_in_memory() {
+    let Some(device) = device() else { return };
+    let shape = [20, 29];
+    let mut integrator = integrator(&device, shape);
+    let length = shape[0] * shape[1];
+    let frames: Vec<Vec<u8>> = (0..11).map(|seed| counts(length, 5 + seed)).collect();
+    let whole = of_frames(&integrator, 1, &frames);
+    // The constants of all pixels take 6,960 bytes, twelve frames as much.
+    let engine = VulkanEngine::with(device, 6960).expect("a kernel");
+    integrator.set_engine(AnyEngine::Vulkan(engine));
+    let begin = || {
+        let begun = integrator.device_frames(&Pixels::U8(&[]), frames.len());
+        begun.expect("a device").expect("frames that fit")
+    };
+    for at_once in [1, 3, 8] {
+        let mut queue = begin();
+        assert_eq!(queue.at_once(), 11);
+        for group in frames.chunks(at_once) {
+            let mut memory = queue.memory(group.len()).expect("memory");
+            memory.copy_from_slice(&group.concat());
+            queue.add(memory).expect("the device works");
+        }
+        assert!(queue.finish(&[]).expect("patterns") == whole);
+    }
+    // As many monitors as frames, or none.
+    assert!(begin().finish(&[1.0]).is_err());
+    integrator.set_engine(AnyEngine::Cpu(Default::default()));
+    let none = integrator.device_frames(&Pixels::U8(&[]), 1);
+    assert!(none.expect("no error").is_none());
+}
+
 /// Whatever is changed in a chunk: the device takes it if and only if the processor's decoder does,
 /// and makes the same of it.
 #[test]
