@@ -341,6 +341,13 @@ fn plan(
         }
         datasets.push(plan);
     }
+    let asked = asked_resources(request, common);
+    // Cores that the job names for a worker on a GPU are there for its threads.
+    let is_named = common.resources.is_some()
+        && request.engine != EngineRequest::Cpu
+        && asked.gpu_milli > 0
+        && asked.cpu_milli >= 2000;
+    let own_cores = is_named.then_some(asked.cpu_milli / 1000);
     let plan = IntegratePlan {
         version: PLAN_VERSION,
         stage: IntegrateStage::Write { from: None },
@@ -350,7 +357,8 @@ fn plan(
         images: request.pictures.files.clone(),
         monitor: request.monitor.clone(),
         engine: request.engine,
-        threads: request.threads.given(),
+        threads: request.threads.given().or(own_cores),
+        is_alone_on_gpu: asked.gpu_milli > 500,
         calibrant: request.calibrant,
         location: request.location.clone(),
         existing: request.existing,
@@ -407,10 +415,7 @@ fn job(
     };
     draft.work = WorkSpec {
         name: name.to_string(),
-        resources: common
-            .resources
-            .clone()
-            .unwrap_or_else(|| resources(request)),
+        resources: asked_resources(request, common),
         priority: draft.work.priority.saturating_add(lead),
         outputs,
         is_step,
@@ -505,6 +510,12 @@ fn params(plan: &IntegratePlan) -> ParamSpace {
             cells: (0..plan.datasets.len()).map(name).collect(),
         },
     }
+}
+
+/// What a worker gets.
+fn asked_resources(request: &Request, common: &CommonKeys) -> Resources {
+    let named = common.resources.clone();
+    named.unwrap_or_else(|| resources(request))
 }
 
 /// Without `[resources]`: a share of a GPU for Vulkan, a core for each thread; if nothing was said,

@@ -96,7 +96,11 @@ fn of_gpu(request: Request, plan: &DatasetPlan, cores: u32) -> (Request, Result<
         Count::Auto => Some(usual),
     };
     let workers = left_out(request.workers_per_gpu, super::job::DEFAULT_WORKERS_PER_GPU);
-    let threads = left_out(request.threads, super::run::usual_gpu_threads() as u32);
+    let is_alone = workers == Some(1);
+    let threads = left_out(
+        request.threads,
+        super::run::usual_gpu_threads(is_alone) as u32,
+    );
     let asked = SharingRequest {
         path: plan.path.clone(),
         dataset: plan.dataset.clone(),

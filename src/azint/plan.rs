@@ -24,7 +24,7 @@ use std::{ops::Range, path::PathBuf};
 /// The upload with the plan.
 pub const PLAN_FILE: &str = "integrate.plan";
 /// Raised with every change of these types: worker and submitter may be of different builds.
-pub const PLAN_VERSION: u32 = 4;
+pub const PLAN_VERSION: u32 = 5;
 /// The largest plan that is read, in bytes.
 pub const MAX_PLAN_BYTES: u64 = 64 << 20;
 /// How folders with the finished frames of a dataset end.
@@ -50,6 +50,8 @@ pub struct IntegratePlan {
     pub engine: EngineRequest,
     /// Threads of a worker; None: as many as suit what it integrates with.
     pub threads: Option<u32>,
+    /// Whether it asks for more than half of a GPU, so that no other has a share of that one.
+    pub is_alone_on_gpu: bool,
     /// Whose rings the mean is compared with.
     pub calibrant: Option<Calibrant>,
     /// Where results are put in the end, and what becomes of those that are there.

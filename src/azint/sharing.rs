@@ -205,7 +205,7 @@ fn worker(
 
 /// Frames a second of all of them at the same time.
 fn together(workers: &[Integrators], stack: &Arc<Stack>, time: Duration) -> Result<f64, String> {
-    let units = units(stack, run::DEVICE_BATCH)?;
+    let units = units(stack, run::device_batch(stack.frame_bytes()))?;
     let begin = Barrier::new(workers.len());
     thread::scope(|scope| {
         let one = |worker| {

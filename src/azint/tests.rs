@@ -511,6 +511,30 @@ fn compressed_masks_are_read() {
     drop(lab);
 }
 
+/// A worker that has a GPU for itself has more threads, unless the job says how many.
+#[test]
+fn whoever_is_alone_on_a_gpu_knows_it_and_its_cores() {
+    let dir = lab();
+    let of = |keys: &str| {
+        let jobs = jobs(dir.path(), &format!("datasets = \"scans/a.h5\"\n{keys}"));
+        let plan = plan(&jobs[0]);
+        (plan.is_alone_on_gpu, plan.threads)
+    };
+    let vulkan = |keys: &str| of(&format!("engine = \"vulkan\"\n{keys}"));
+    assert_eq!(vulkan(""), (false, None));
+    assert_eq!(vulkan("workers_per_gpu = 1"), (true, None));
+    assert_eq!(vulkan("workers_per_gpu = 2"), (false, None));
+    assert_eq!(
+        vulkan("workers_per_gpu = 1\nthreads_per_worker = 3"),
+        (true, Some(3))
+    );
+    assert_eq!(vulkan("resources = { gpus = 1 }"), (true, None));
+    let named = "resources = { gpus = 1, cpus = 6 }";
+    assert_eq!(vulkan(named), (true, Some(6)));
+    assert_eq!(of(named), (true, Some(6)));
+    assert_eq!(of("resources = { cpus = 6 }"), (false, None));
+}
+
 #[test]
 fn threads_are_given_or_measured() {
     let dir = lab();

@@ -95,6 +95,15 @@ impl Chunks {
     /// The stored bytes of a chunk and its filter mask. None where the index had no such chunk when
     /// it was read.
     pub(crate) fn read(&self, place: &[u64]) -> Option<Result<(Vec<u8>, u32), String>> {
+        self.read_into(place, Vec::new)
+    }
+
+    /// The same, in memory that there is: `room` has some, with whatever was in it.
+    pub(super) fn read_into(
+        &self,
+        place: &[u64],
+        room: impl FnOnce() -> Vec<u8>,
+    ) -> Option<Result<(Vec<u8>, u32), String>> {
         let ChunkPlace {
             address,
             bytes,
@@ -106,7 +115,8 @@ impl Chunks {
                 "read past end: {bytes} bytes at {address} of {length}"
             )));
         }
-        let mut raw = vec![0; bytes as usize];
+        let mut raw = room();
+        raw.resize(bytes as usize, 0);
         Some(
             self.file
                 .read_exact_at(&mut raw, address)

@@ -9,6 +9,7 @@
 //! | `stack` | a dataset's frames: shape, type, and the sources that they lie in |
 //! | `build` | how a stack comes together, through links and virtual datasets |
 //! | `source` | a dataset with pixels of its own |
+//! | `spare` | memory of chunks that were read, for the next ones |
 //! | `mapping` | virtual datasets: which rectangles of which frames of which source |
 //! | `tiles` | frames that are put together from rectangles |
 //! | `parts` | data files of a master file that are not there |
@@ -28,6 +29,7 @@ mod objects;
 mod parts;
 mod read;
 mod source;
+mod spare;
 mod stack;
 #[cfg(test)]
 pub(super) mod tests;

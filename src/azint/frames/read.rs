@@ -6,6 +6,7 @@ use super::{
     chunks::Chunks,
     convert,
     source::FrameSource,
+    spare::SpareMemory,
     stack,
     tiles::{FrameRun, FrameTile, Rectangle, TileOrigin},
 };
@@ -23,6 +24,7 @@ pub struct Reader {
     stack: Arc<Stack>,
     /// Sources that were used last, the last one first.
     open: Vec<Open>,
+    spare: Arc<SpareMemory>,
 }
 
 /// A source whose file is open.
@@ -35,8 +37,9 @@ struct Open {
 
 impl Open {
     /// The stored bytes of the chunk at a place in the grid of chunks, and its filter mask.
-    fn chunk(&self, place: &[u64]) -> Result<(Vec<u8>, u32), String> {
-        if let Some(read) = self.chunks.as_ref().and_then(|chunks| chunks.read(place)) {
+    fn chunk(&self, place: &[u64], spare: &SpareMemory) -> Result<(Vec<u8>, u32), String> {
+        let read = |chunks: &Chunks| chunks.read_into(place, || spare.take());
+        if let Some(read) = self.chunks.as_ref().and_then(read) {
             return read;
         }
         let place: Vec<usize> = place.iter().map(|extent| *extent as usize).collect();
@@ -52,6 +55,7 @@ pub struct StoredFrames {
     /// The frames of the stack that it decodes to.
     pub frames: Range<u64>,
     tiles: Vec<StoredTile>,
+    spare: Arc<SpareMemory>,
 }
 
 /// A rectangle of some frames: all that is stored of the source's frames in which it lies, or of
@@ -90,6 +94,7 @@ impl Reader {
         Self {
             stack,
             open: Vec::new(),
+            spare: Arc::default(),
         }
     }
 
@@ -110,6 +115,7 @@ impl Reader {
             stack,
             frames,
             tiles,
+            spare: self.spare.clone(),
         })
     }
 
@@ -179,6 +185,7 @@ impl Reader {
         rectangle: &Rectangle,
     ) -> Result<Vec<StoredPart>, String> {
         let source = &stack.sources[at];
+        let spare = self.spare.clone();
         let open = self.open(source, at)?;
         let Some(chunk) = source.chunk else {
             return Ok(vec![StoredPart {
@@ -197,7 +204,7 @@ impl Reader {
             for column in chunks(1) {
                 let (mut place, frames) = source.chunk_of(frame, chunk[0]);
                 place.extend([row, column]);
-                let (raw, mask) = open.chunk(&place)?;
+                let (raw, mask) = open.chunk(&place, &spare)?;
                 let origin = [frames.start, row * chunk[1], column * chunk[2]];
                 parts.push(StoredPart { raw, mask, origin });
             }
@@ -229,6 +236,17 @@ impl Reader {
             }
         }
         Ok(&self.open[0])
+    }
+}
+
+impl Drop for StoredFrames {
+    fn drop(&mut self) {
+        for tile in &mut self.tiles {
+            if let TileContent::Stored(stored) = &mut tile.content {
+                let parts = stored.parts.drain(..);
+                parts.for_each(|part| self.spare.give(part.raw));
+            }
+        }
     }
 }
 

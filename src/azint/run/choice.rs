@@ -3,7 +3,7 @@
 //! sequence after the other, which threads of a processor do faster where they have nothing else to
 //! do. Threads that the GPU does not keep busy may integrate beside it.
 
-use super::engine::DEVICE_BATCH;
+use super::engine::device_batch;
 use crate::{
     engine::ChunkDecoder,
     frames::{Stack, StoredFrames},
@@ -15,8 +15,8 @@ use nodectl_gpu::ops::processor_name;
 use nodectl_types::{GpuKind, units::counted};
 use std::{sync::Arc, time::Duration};
 
-/// How long each way is tried.
-const TRIAL: Duration = Duration::from_millis(500);
+/// How long each way is tried, once all of its memory was used: what is begun then is ended.
+const TRIAL: Duration = Duration::from_millis(100);
 /// What both must bring, beside the best alone, to be worth it.
 const WORTH: f64 = 1.05;
 /// Where one alone is so many times as fast as the other, both are not tried.
@@ -47,7 +47,7 @@ pub(crate) fn choose(
     } else if integrators.processor().is_together() {
         Some("filters and the azimuthal error model are the processor's")
     } else {
-        frames = units(stack, DEVICE_BATCH).unwrap_or_default();
+        frames = units(stack, device_batch(stack.frame_bytes())).unwrap_or_default();
         let is_unreadable = frames.is_empty();
         is_unreadable.then_some("no frame could be read to try the GPU on")
     };
@@ -236,7 +236,7 @@ mod tests {
         is_fixed: bool,
     ) -> (Vec<WorkSplit>, WorkSplit, String) {
         let stack = Arc::new(Stack::open(&fixture(name), None, None).expect(name));
-        let units = units(&stack, DEVICE_BATCH).expect(name);
+        let units = units(&stack, 32).expect(name);
         let mut trials = SplitTrials {
             integrators: &mut *integrators,
             stack: &stack,
@@ -300,7 +300,7 @@ mod tests {
             return;
         };
         let stack = Arc::new(Stack::open(&fixture("bitshuffle_lz4.h5"), None, None).expect("it"));
-        let units = units(&stack, DEVICE_BATCH).expect("frames");
+        let units = units(&stack, 32).expect("frames");
         integrators.share(both(2));
         let all: Vec<(bool, Patterns)> = integrators.pool().broadcast(|_| {
             let mut batches = BatchScratch::default();

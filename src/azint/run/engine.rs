@@ -23,10 +23,14 @@ use std::{
 
 /// Frames that are integrated at once: engines read their matrix once for so many.
 const BATCH: usize = 8;
-/// Frames that a GPU integrates at once: the more, the more of it has something to do.
-pub(crate) const DEVICE_BATCH: usize = 32;
-/// Threads that decompress for a GPU, unless somebody says otherwise.
+/// Frames that a thread gives a GPU at once, at most: the more, the more of it has something to do.
+const DEVICE_BATCH: usize = 32;
+/// Bytes of them, unless they are fewer than a processor would get: other threads have some, too.
+const DEVICE_BATCH_BYTES: usize = 128 << 20;
+/// Threads that decompress for a GPU beside other workers of it, unless somebody says otherwise.
 const GPU_THREADS: usize = 8;
+/// The same of a worker that has the GPU for itself.
+const ALONE_THREADS: usize = 32;
 
 /// What integrates frames of a plan, shared by threads.
 pub struct SharedEngine {
@@ -48,7 +52,8 @@ pub fn open(
     let was_given_gpu = env::var_os("NODECTL_GPU_UUID").is_some_and(|uuid| !uuid.is_empty());
     let is_gpu = plan.engine == EngineRequest::Vulkan
         || (plan.engine == EngineRequest::Auto && was_given_gpu);
-    let suitable = || if is_gpu { usual_gpu_threads() } else { 1 };
+    let of_gpu = || usual_gpu_threads(plan.is_alone_on_gpu);
+    let suitable = || if is_gpu { of_gpu() } else { 1 };
     let threads = plan
         .threads
         .map_or_else(suitable, |threads| threads as usize);
@@ -84,10 +89,16 @@ pub fn open(
 }
 
 /// Threads that decompress for a GPU here, unless somebody says otherwise.
-pub(crate) fn usual_gpu_threads() -> usize {
+pub(crate) fn usual_gpu_threads(is_alone: bool) -> usize {
+    let most = if is_alone { ALONE_THREADS } else { GPU_THREADS };
     std::thread::available_parallelism()
         .map_or(1, usize::from)
-        .min(GPU_THREADS)
+        .min(most)
+}
+
+/// Frames of so many bytes that a thread gives a GPU at once.
+pub(crate) fn device_batch(frame_bytes: usize) -> usize {
+    (DEVICE_BATCH_BYTES / frame_bytes.max(1)).clamp(BATCH, DEVICE_BATCH)
 }
 
 /// Where matrices, and parts of datasets that nobody has asked to see, stay from job to job: the
@@ -140,10 +151,10 @@ pub fn region_name(regions: &[Region], index: usize) -> Option<String> {
 }
 
 impl SharedEngine {
-    /// Frames that it should get at once.
-    pub fn batch(&self) -> usize {
+    /// Frames of so many bytes that it should get at once.
+    pub fn batch(&self, frame_bytes: usize) -> usize {
         if self.integrators.is_on_device() {
-            DEVICE_BATCH
+            device_batch(frame_bytes)
         } else {
             BATCH
         }

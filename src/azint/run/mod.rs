@@ -19,7 +19,7 @@ mod pipeline;
 mod worker;
 
 pub(super) use choice::choose;
-pub(super) use engine::{DEVICE_BATCH, cache, images, usual_gpu_threads};
+pub(super) use engine::{cache, device_batch, images, usual_gpu_threads};
 pub use input::seen;
 use std::process::ExitCode;
 

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Batches that were read and wait, for each thread that takes them.
+/// Batches that were read and wait, beside one for each thread that takes them.
 const READ_AHEAD: usize = 2;
 /// The most bytes of frames that are integrated together.
 const MAX_BATCH_BYTES: usize = 256 << 20;
@@ -61,7 +61,7 @@ pub fn integrate(
     mut take: impl FnMut(Part) -> Result<(), CallError>,
 ) -> Result<Spent, CallError> {
     let threads = job.engine.threads().max(1);
-    let (unit_sender, units) = sync_channel::<ReadResult>(threads * READ_AHEAD);
+    let (unit_sender, units) = sync_channel::<ReadResult>(threads + READ_AHEAD);
     let (part_sender, parts) = sync_channel::<Result<Part, CallError>>(threads);
     let units = Mutex::new(units);
     let spent = Mutex::new(Spent::default());
@@ -102,7 +102,7 @@ fn read(
     let frame_bytes = job.stack.frame_bytes().max(1);
     let batch = job
         .engine
-        .batch()
+        .batch(frame_bytes)
         .clamp(1, (MAX_BATCH_BYTES / frame_bytes).max(1)) as u64;
     let mut reader = Reader::new(job.stack.clone());
     for range in ranges {

@@ -77,7 +77,7 @@ use vulkano::{
 /// Staging memory that is in use at once, in each direction.
 const STAGING_BYTES: u64 = 128 << 20;
 /// Memory of dropped `HostBuffer`s that is kept for the next.
-const HOST_KEEP_BYTES: u64 = 2 << 30;
+const HOST_KEEP_BYTES: u64 = 4 << 30;
 /// How long an allocation waits for earlier work to free memory.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the last handle waits for the work that was submitted.

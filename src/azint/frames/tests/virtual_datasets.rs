@@ -59,7 +59,7 @@ fn a_missing_module_costs_its_frames() {
     let mut reader = Reader::new(Arc::new(stack));
     let mut told = |frame: u64| {
         let read = reader.read(frame..FRAMES);
-        read.map(|stored| stored.frames)
+        read.map(|stored| stored.frames.clone())
             .map_err(|error| error.to_string())
     };
     assert_eq!(told(0), Ok(0..1));
