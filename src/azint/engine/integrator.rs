@@ -487,7 +487,7 @@ impl DeviceFrames<'_> {
     ///
     /// # Errors
     /// Where there is none, or the GPU is lost.
-    pub fn memory(&self, frames: usize) -> Result<HostBuffer, IntegrationError> {
+    pub fn memory(&mut self, frames: usize) -> Result<HostBuffer, IntegrationError> {
         self.queue.memory(frames)
     }
 

@@ -1,5 +1,5 @@
-//! Memory of chunks that were read, for the next ones: to touch new memory takes longer than to read
-//! a file that the system has in its own.
+//! Memory of chunks that were read, for the next ones: to touch new memory takes longer than to
+//! read a file that the system has in its own.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -111,8 +111,8 @@ impl FrameBatch {
         }
     }
 
-    /// Of chunks, a frame each, which are a group within `limit` bytes. Memory on the device is made
-    /// for `most` of them; `host` has memory that it reads.
+    /// Of chunks, a frame each, which are a group within `limit` bytes. Memory on the device is
+    /// made for `most` of them; `host` has memory that it reads.
     pub(super) fn of_chunks(
         layout: FrameLayout,
         chunks: &[ChunkBlocks<'_>],

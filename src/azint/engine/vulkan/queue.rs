@@ -43,11 +43,17 @@ impl<'e> BatchQueue<'e> {
     }
 
     pub(super) fn push(&mut self, batch: FrameBatch) -> Result<(), IntegrationError> {
-        if self.waiting.len() == SLOTS {
-            self.finish_one()?;
-        }
+        self.make_room(SLOTS)?;
         let batch = self.engine.submit(&self.plan, &self.job, batch)?;
         self.waiting.push_back(batch);
+        Ok(())
+    }
+
+    /// Waits until fewer than `most` batches are on their way.
+    fn make_room(&mut self, most: usize) -> Result<(), IntegrationError> {
+        while self.waiting.len() >= most {
+            self.finish_one()?;
+        }
         Ok(())
     }
 
@@ -60,9 +66,7 @@ impl<'e> BatchQueue<'e> {
 
     /// The sums of all, and whether all frames could be decoded.
     pub(super) fn finish(mut self) -> Result<(RegionSums, bool), IntegrationError> {
-        while !self.waiting.is_empty() {
-            self.finish_one()?;
-        }
+        self.make_room(1)?;
         Ok((self.by_region, self.is_whole))
     }
 }
@@ -108,8 +112,13 @@ impl<'e> FrameQueue<'e> {
         self.layout.frame_bytes()
     }
 
-    /// Memory for a batch of so many frames, with whatever was in it.
-    pub(in crate::engine) fn memory(&self, frames: usize) -> Result<HostBuffer, IntegrationError> {
+    /// Memory for a batch of so many frames, with whatever was in it. It is written while the batch
+    /// before it is on its way; those before that one are waited for.
+    pub(in crate::engine) fn memory(
+        &mut self,
+        frames: usize,
+    ) -> Result<HostBuffer, IntegrationError> {
+        self.batches.make_room(SLOTS)?;
         let bytes = frames * self.layout.frame_bytes();
         Ok(self.batches.engine.device.host_buffer(bytes)?)
     }
