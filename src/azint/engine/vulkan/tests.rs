@@ -196,8 +196,8 @@ fn frames_written_for_the_device_have_the_sums_of_those_in_memory() {
     let length = shape[0] * shape[1];
     let frames: Vec<Vec<u8>> = (0..11).map(|seed| counts(length, 5 + seed)).collect();
     let whole = of_frames(&integrator, 1, &frames);
-    // The constants of all pixels take 6,960 bytes, twelve frames as much.
-    let engine = VulkanEngine::with(device, 6960).expect("a kernel");
+    // The constants of all pixels take 9,280 bytes, sixteen frames as much.
+    let engine = VulkanEngine::with(device, 9280).expect("a kernel");
     integrator.set_engine(AnyEngine::Vulkan(engine));
     let begin = || {
         let begun = integrator.device_frames(&Pixels::U8(&[]), frames.len());
