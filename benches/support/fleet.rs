@@ -302,6 +302,7 @@ fn node(number: usize) -> State {
         admits: Default::default(),
         leaving: false,
         problem: None,
+        seeks_gpus: false,
     };
     let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
     let config = Config {

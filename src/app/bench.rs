@@ -116,6 +116,7 @@ impl Drive {
             admits: Default::default(),
             leaving: false,
             problem: None,
+            seeks_gpus: false,
         };
         let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
         let config = Config {

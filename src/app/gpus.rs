@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::{runtime::Handle, sync::watch};
@@ -86,7 +86,8 @@ pub struct Gpus {
     file: PathBuf,
     drivers: PathBuf,
     handle: NodeHandle,
-    known: Mutex<Vec<Gpu>>,
+    /// None until the driver has answered, or will not.
+    known: Mutex<Option<Vec<Gpu>>>,
     lost: Mutex<BTreeMap<[u8; 16], LostGpu>>,
     measuring: tokio::sync::Mutex<()>,
     runtime: Handle,
@@ -160,13 +161,19 @@ impl Gpus {
         })
     }
 
+    fn known(&self) -> MutexGuard<'_, Option<Vec<Gpu>>> {
+        // A panic while it was held left the list whole.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the driver may still tell of some.
+    pub fn are_sought(&self) -> bool {
+        self.known().is_none()
+    }
+
     /// The GPUs, those that count and do not rest first: whoever hands them out takes that many.
     pub fn list(&self) -> Vec<Gpu> {
-        let mut gpus = self
-            .known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let mut gpus = self.known().clone().unwrap_or_default();
         let (now, lost) = (Instant::now(), self.losses());
         for gpu in &mut gpus {
             gpu.details.rests = lost.get(&gpu.uuid).and_then(|lost| lost.rests(now));
@@ -175,26 +182,30 @@ impl Gpus {
         gpus
     }
 
-    /// Asks the driver in a child process, tells the node, and then whoever waits.
+    /// Asks the driver in a child process, tells the node, also that there is none, and then whoever
+    /// waits.
     pub fn look(self: Arc<Self>) -> watch::Receiver<bool> {
         let (known, receiver) = watch::channel(false);
         tokio::spawn(async move {
             match gpu::probe_in_child(&self.drivers, LOOK_LIMIT).await {
-                Ok(gpus) if gpus.is_empty() => {}
-                Ok(gpus) => self.know(gpus).await,
-                Err(error) => tracing::info!("no GPU is used: {error}"),
+                Ok(gpus) => self.know(gpus),
+                Err(error) => {
+                    tracing::info!("no GPU is used: {error}");
+                    self.known().get_or_insert_default();
+                }
             }
+            self.handle.tell(Event::InfoChanged).await;
             let _ = known.send(true);
         });
         receiver
     }
 
-    fn losses(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 16], LostGpu>> {
+    fn losses(&self) -> MutexGuard<'_, BTreeMap<[u8; 16], LostGpu>> {
         // A panic while it was held left the map whole.
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn know(&self, gpus: Vec<Gpu>) {
+    fn know(&self, gpus: Vec<Gpu>) {
         let mut gpus = offered(gpus, &self.choices);
         let measured = read(&self.file);
         for gpu in &mut gpus {
@@ -203,8 +214,7 @@ impl Gpus {
                 .find(|line| line.is_of(gpu))
                 .map(|line| line.rates);
         }
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = gpus;
-        self.handle.tell(Event::InfoChanged).await;
+        *self.known() = Some(gpus);
     }
 
     /// Looks again, since memory and drivers change, and measures those that count; software ones
@@ -228,7 +238,8 @@ impl Gpus {
             }
         }
         let kept = write(&self.file, &measured);
-        self.know(gpus).await;
+        self.know(gpus);
+        self.handle.tell(Event::InfoChanged).await;
         kept.map_err(|error| format!("writing {}: {error}", self.file.display()))?;
         if failed.is_empty() {
             Ok(())
@@ -240,11 +251,7 @@ impl Gpus {
 
 impl GpuHealth for Gpus {
     fn lost(&self, uuids: &[[u8; 16]], why: &str) {
-        let known = self
-            .known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let known = self.list();
         for uuid in uuids {
             let mut all = self.losses();
             let lost = LostGpu::new(all.get(uuid), why, Instant::now());
@@ -335,7 +342,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_measured_holds_for_the_same_gpu_and_driver() {
         let directory = tempfile::tempdir().unwrap();
-        let (events, mut inbox) = tokio::sync::mpsc::channel(4);
+        let (events, _inbox) = tokio::sync::mpsc::channel(4);
         let gpus = Gpus::new(directory.path(), &[], NodeHandle::new(events));
         let rates = GpuRates {
             copy_bytes_per_s: 5,
@@ -352,15 +359,26 @@ mod tests {
             ],
         )
         .unwrap();
-        gpus.know(vec![gpu(1, "new"), gpu(0xff, "one"), gpu(2, "one")])
-            .await;
+        gpus.know(vec![gpu(1, "new"), gpu(0xff, "one"), gpu(2, "one")]);
         let known: Vec<_> = gpus
             .list()
             .into_iter()
             .map(|gpu| gpu.details.rates)
             .collect();
         assert_eq!(known, [None, Some(rates), None]);
-        assert!(matches!(inbox.try_recv(), Ok(Event::InfoChanged)));
+    }
+
+    /// No child of a test answers as one of the program does.
+    #[tokio::test]
+    async fn a_look_ends_also_where_the_driver_gives_no_answer() {
+        let directory = tempfile::tempdir().unwrap();
+        let (events, mut inbox) = tokio::sync::mpsc::channel(4);
+        let gpus = Gpus::new(directory.path(), &[], NodeHandle::new(events));
+        assert!(gpus.are_sought());
+        let mut known = gpus.clone().look();
+        assert!(matches!(inbox.recv().await, Some(Event::InfoChanged)));
+        assert!(!gpus.are_sought() && gpus.list().is_empty());
+        assert!(known.wait_for(|known| *known).await.is_ok());
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -368,8 +386,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (events, mut inbox) = tokio::sync::mpsc::channel(4);
         let gpus = Gpus::new(directory.path(), &[], NodeHandle::new(events));
-        gpus.know(vec![gpu(1, "a"), gpu(2, "a")]).await;
-        assert!(matches!(inbox.recv().await, Some(Event::InfoChanged)));
+        gpus.know(vec![gpu(1, "a"), gpu(2, "a")]);
         let tell = gpus.clone();
         let told = tokio::task::spawn_blocking(move || tell.lost(&[[1; 16]], "gone\nhint: heat"));
         told.await.unwrap();

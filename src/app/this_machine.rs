@@ -71,6 +71,7 @@ impl Machine for ThisMachine {
             admits: Admits::default(),
             leaving: false,
             problem: self.disk.problem(),
+            seeks_gpus: self.gpus.are_sought(),
         }
     }
 

@@ -439,6 +439,7 @@ pub fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
         admits: Default::default(),
         leaving: false,
         problem: None,
+        seeks_gpus: false,
     };
     query::MemberLine {
         info,

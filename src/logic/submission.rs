@@ -5,7 +5,7 @@
 use super::{DiskEffect, Effect, State, io::Asker, rank, timers::Timer};
 use nodectl_types::{
     Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, QueryError, Resources,
-    Time, Voters, limits, units::counted,
+    Time, Voters, limits, predicate::Predicate, units::counted,
 };
 use rand::RngExt;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -89,7 +89,7 @@ impl State {
         }
         spec.check()
             .map_err(|error| QueryError::Invalid(error.to_string()))?;
-        let place = nodectl_types::predicate::Predicate::parse(&spec.place);
+        let place = Predicate::parse(&spec.place);
         let place = place.map_err(|error| QueryError::Invalid(format!("`where`: {error}")))?;
         if spec.wait_for_nodes {
             return Ok(());
@@ -97,37 +97,9 @@ impl State {
         if spec.work.is_log() {
             return Ok(());
         }
-        let members = self.core.members.alive();
-        let places: Vec<&NodeInfo> = members
-            .iter()
-            .filter_map(|node| self.core.members.info(*node))
-            .filter(|info| spec.place.is_empty() || place.eval(info))
-            .collect();
-        if !spec.work.kinds.is_empty() {
-            return check_kinds(spec, &places);
-        }
-        let needs = |info: &NodeInfo| spec.work.holds(&info.resources);
-        let able = places
-            .iter()
-            .filter(|info| info.resources.fits(&needs(info)))
-            .count();
-        let wanted = spec.work.gang.map_or(1, |gang| gang.nodes as usize);
-        if able >= wanted {
-            return Ok(());
-        }
-        if able > 0 {
-            return Err(QueryError::Unsatisfiable(format!(
-                "a task needs {} at the same time, and {able} can take part",
-                counted(wanted, "node")
-            )));
-        }
-        let lacking = places.first().and_then(|info| {
-            let all: Vec<_> = places.iter().map(|info| &info.resources).collect();
-            Resources::all_lack(&all, &needs(info))
-        });
-        let why =
-            lacking.unwrap_or_else(|| format!("no node satisfies `where = \"{}\"`", spec.place));
-        Err(QueryError::Unsatisfiable(why))
+        let members = self.core.members.alive().into_iter();
+        let infos = members.filter_map(|node| self.core.members.info(node));
+        suits_some(spec, Some(&place), infos).map_err(QueryError::Unsatisfiable)
     }
 
     fn offer_submission(&mut self, job: JobId) {
@@ -447,9 +419,41 @@ fn is_same(head: &JobHead, spec: &JobSpec) -> Result<(), QueryError> {
     )))
 }
 
-/// Fails unless some node has what each kind of the job's tasks needs.
-fn check_kinds(spec: &JobSpec, places: &[&NodeInfo]) -> Result<(), QueryError> {
+/// Fails, and says why, where these nodes cannot run the job, whatever GPUs those find that still
+/// look for them.
+pub(super) fn suits_some<'a>(
+    spec: &JobSpec,
+    place: Option<&Predicate>,
+    infos: impl Iterator<Item = &'a NodeInfo>,
+) -> Result<(), String> {
+    let places: Vec<_> = infos
+        .filter(|info| place.is_none_or(|place| place.may_hold(info)))
+        .map(NodeInfo::at_most)
+        .collect();
     let all: Vec<_> = places.iter().map(|info| &info.resources).collect();
+    if !spec.work.kinds.is_empty() {
+        return check_kinds(spec, &all);
+    }
+    let needs = |resources: &Resources| spec.work.holds(resources);
+    let able = all.iter().filter(|has| has.fits(&needs(has))).count();
+    let wanted = spec.work.gang.map_or(1, |gang| gang.nodes as usize);
+    if able >= wanted {
+        return Ok(());
+    }
+    if able > 0 {
+        return Err(format!(
+            "a task needs {} at the same time, and {able} can take part",
+            counted(wanted, "node")
+        ));
+    }
+    let lacking = all
+        .first()
+        .and_then(|has| Resources::all_lack(&all, &needs(has)));
+    Err(lacking.unwrap_or_else(|| no_place(spec)))
+}
+
+/// Fails unless some node has what each kind of the job's tasks needs.
+fn check_kinds(spec: &JobSpec, all: &[&Resources]) -> Result<(), String> {
     let mut first = 0;
     for kind in &spec.work.kinds {
         if all.iter().any(|resources| resources.fits(&kind.resources)) {
@@ -458,10 +462,13 @@ fn check_kinds(spec: &JobSpec, places: &[&NodeInfo]) -> Result<(), QueryError> {
         }
         // The kind's own may be a template.
         let name = spec.task_name(first).unwrap_or(kind.name.clone());
-        let lacking = Resources::all_lack(&all, &kind.resources);
-        let nowhere = || format!("no node satisfies `where = \"{}\"`", spec.place);
-        let why = lacking.unwrap_or_else(nowhere);
-        return Err(QueryError::Unsatisfiable(format!("`{name}`: {why}")));
+        let lacking = Resources::all_lack(all, &kind.resources);
+        let why = lacking.unwrap_or_else(|| no_place(spec));
+        return Err(format!("`{name}`: {why}"));
     }
     Ok(())
+}
+
+fn no_place(spec: &JobSpec) -> String {
+    format!("no node satisfies `where = \"{}\"`", spec.place)
 }

@@ -13,6 +13,7 @@ mod rest;
 mod restart;
 mod retention;
 mod roster;
+mod seeking_gpus;
 mod submissions;
 
 use super::*;
@@ -43,6 +44,7 @@ fn info(version: u64) -> NodeInfo {
         admits: Default::default(),
         leaving: false,
         problem: None,
+        seeks_gpus: false,
     }
 }
 

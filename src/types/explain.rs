@@ -63,6 +63,8 @@ pub enum Reason {
     NodeUnreachable,
     /// The node could not prepare a task of the job just now.
     NodeFailedToPrepare,
+    /// The node has just started and looks for its GPUs: whether it can run the job shows then.
+    NodeSeeksGpus,
     /// The node takes nothing, of whatever job: a disk that is full, say.
     NodeTrouble,
     /// The node has less of something than a task needs.

@@ -319,6 +319,7 @@ mod tests {
             admits: Default::default(),
             leaving: false,
             problem: None,
+            seeks_gpus: false,
         }
     }
 

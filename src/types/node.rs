@@ -2,7 +2,7 @@
 
 use super::{Admits, Closed, NodeId, Resources};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{borrow::Cow, collections::BTreeMap, net::SocketAddr};
 
 /// What kind of Vulkan device a GPU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +74,7 @@ pub struct NodeInfo {
     /// Where the swarm can reach this node.
     pub addrs: Vec<SocketAddr>,
     pub resources: Resources,
+    /// None yet while `seeks_gpus`.
     pub gpus: Vec<Gpu>,
     pub labels: BTreeMap<String, String>,
     /// Another member said that it is to get no new work. It keeps copies of jobs all the same.
@@ -86,6 +87,9 @@ pub struct NodeInfo {
     pub leaving: bool,
     /// Why it runs no tasks for now: its disk is full, or broken. It comes back by itself.
     pub problem: Option<String>,
+    /// It has just started, and its driver has not said yet which GPUs there are. That ends soon,
+    /// whatever the driver says, or if it says nothing.
+    pub seeks_gpus: bool,
 }
 
 impl NodeInfo {
@@ -106,7 +110,24 @@ impl NodeInfo {
             admits: Admits::default(),
             leaving: false,
             problem: None,
+            seeks_gpus: false,
         }
+    }
+
+    /// The node as it is if it finds as many GPUs as anybody may ask for: what this one lacks, it
+    /// will lack in any case.
+    pub fn at_most(&self) -> Cow<'_, Self> {
+        if !self.seeks_gpus {
+            return Cow::Borrowed(self);
+        }
+        let resources = Resources {
+            gpu_milli: u32::MAX,
+            ..self.resources.clone()
+        };
+        Cow::Owned(Self {
+            resources,
+            ..self.clone()
+        })
     }
 
     /// Why it takes no new work, if it takes none: the rest of a sentence that begins with the

@@ -9,6 +9,7 @@
 //! ```
 //! `~` asks whether the field contains the value, whatever the case. A `gpu.` field holds if any
 //! one GPU satisfies it; a label that the node does not have satisfies nothing, `!=` included.
+//! What is said of the GPUs of a node that still looks for them is neither true nor false.
 //! Pure; parsing is bounded in length and depth.
 
 mod lex;
@@ -38,9 +39,14 @@ impl Predicate {
         parse::parse(text).map(Self)
     }
 
-    /// Whether the node fulfils it.
+    /// Whether the node fulfils it, whichever GPUs it may still find.
     pub fn eval(&self, node: &NodeInfo) -> bool {
-        self.0.eval(node)
+        self.0.eval(node, false)
+    }
+
+    /// Whether the node fulfils it, or may do so once it has found its GPUs.
+    pub fn may_hold(&self, node: &NodeInfo) -> bool {
+        self.0.eval(node, true)
     }
 
     /// Whether it says anything about GPUs, which a node knows later than the rest of itself.
@@ -123,11 +129,17 @@ struct Literal {
 }
 
 impl Expr {
-    fn eval(&self, node: &NodeInfo) -> bool {
+    /// `open`: what to take for the truth of what nobody can tell yet.
+    fn eval(&self, node: &NodeInfo, open: bool) -> bool {
         match self {
-            Self::Any(exprs) => exprs.iter().any(|expr| expr.eval(node)),
-            Self::All(exprs) => exprs.iter().all(|expr| expr.eval(node)),
-            Self::Not(expr) => !expr.eval(node),
+            Self::Any(exprs) => exprs.iter().any(|expr| expr.eval(node, open)),
+            Self::All(exprs) => exprs.iter().all(|expr| expr.eval(node, open)),
+            Self::Not(expr) => !expr.eval(node, !open),
+            Self::Test { field, .. } | Self::In { field, .. }
+                if node.seeks_gpus && field.is_of_gpus() =>
+            {
+                open
+            }
             Self::Test { field, op, value } => field.test(node, *op, value),
             Self::In { field, values } => values
                 .iter()

@@ -622,6 +622,7 @@ impl Machine {
             admits: Default::default(),
             leaving: false,
             problem: None,
+            seeks_gpus: false,
         }
     }
 

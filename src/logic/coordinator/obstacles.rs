@@ -1,7 +1,7 @@
 //! What keeps a job from starting, and a node from a job.
 
 use super::Coordinator;
-use crate::core::Core;
+use crate::{core::Core, submission};
 use nodectl_types::{After, NodeInfo, Phase, explain::Reason, gang::Gang, units::counted};
 use std::collections::BTreeSet;
 
@@ -105,11 +105,23 @@ impl Coordinator {
         if let Some(gang) = self.spec.work.gang {
             return self.lacks_gang_nodes(core, gang);
         }
-        let members = core.members.alive();
-        let mut known = members.iter().filter_map(|node| core.members.info(*node));
-        known
-            .all(|info| self.objection(core, info).is_some())
-            .then(|| Obstacle::new(Reason::WaitsForSuitableNode, "a node that can run it"))
+        let members = core.members.alive().into_iter();
+        let known: Vec<_> = members.filter_map(|node| core.members.info(node)).collect();
+        let objections = known.iter().map(|info| self.objection(core, info));
+        let objections: Vec<_> = objections.collect::<Option<_>>()?;
+        let seeking = known.iter().zip(&objections);
+        let mut seeking = seeking.filter(|(_, why)| why.reason == Reason::NodeSeeksGpus);
+        let text = match (seeking.next(), seeking.count()) {
+            (Some((info, _)), 0) => format!("{}, which is still looking for its GPUs", info.name),
+            (Some(_), more) => format!("{} nodes that are still looking for their GPUs", more + 1),
+            (None, _) => {
+                let infos = known.into_iter();
+                let fits = submission::suits_some(&self.spec, self.place.as_ref(), infos);
+                let why = fits.map_or_else(|why| format!(": {why}"), |()| String::new());
+                format!("a node that can run it{why}")
+            }
+        };
+        Some(Obstacle::new(Reason::WaitsForSuitableNode, text))
     }
 
     /// Why no gang can begin, whatever runs.
@@ -137,7 +149,7 @@ impl Coordinator {
 
     /// Why a node can never run the job as it is now, whatever it did before.
     pub(super) fn unsuitability(&self, info: &NodeInfo) -> Option<Obstacle> {
-        if let Some(text) = self.lacks_for_all(info) {
+        if let Some(text) = self.lacks_for_all(&info.at_most()) {
             return Some(Obstacle::new(Reason::NodeLacksResources, text));
         }
         if let Some(why) = info.takes_no_work() {
@@ -146,10 +158,18 @@ impl Coordinator {
         if let Some(why) = info.admits.objection(&self.spec.work) {
             return Some(Obstacle::new(Reason::NodeExcludesJob, format!("it {why}")));
         }
-        let is_unsuitable = self.place.as_ref().is_some_and(|place| !place.eval(info));
-        is_unsuitable.then(|| {
+        let place = self.place.as_ref();
+        if place.is_some_and(|place| !place.may_hold(info)) {
             let text = format!("it does not satisfy `where = \"{}\"`", self.spec.place);
-            Obstacle::new(Reason::NodeConditionUnmet, text)
+            return Some(Obstacle::new(Reason::NodeConditionUnmet, text));
+        }
+        let is_open = info.seeks_gpus
+            && (place.is_some_and(|place| !place.eval(info))
+                || self.spec.work.has_default_needs()
+                || self.lacks_for_all(info).is_some());
+        is_open.then(|| {
+            let text = "it is still looking for its GPUs";
+            Obstacle::new(Reason::NodeSeeksGpus, text)
         })
     }
 }

@@ -44,6 +44,7 @@ fn node() -> NodeInfo {
         admits: Default::default(),
         leaving: false,
         problem: None,
+        seeks_gpus: false,
     }
 }
 
@@ -98,6 +99,29 @@ fn what_concerns_gpus_is_known() {
     let concerns = |text: &str| Predicate::parse(text).unwrap().concerns_gpus();
     assert!(concerns("name == 'a' or not (gpu.memory >= 8 GiB)") && concerns("gpus in [1, 2]"));
     assert!(!concerns("labels.gpu == 'yes' and cores > 2") && !concerns(""));
+}
+
+#[test]
+fn what_is_said_of_gpus_that_a_node_still_looks_for_is_open() {
+    let seeking = NodeInfo {
+        seeks_gpus: true,
+        gpus: Vec::new(),
+        ..node()
+    };
+    for (text, holds, may_hold) in [
+        ("gpus == 0", false, true),
+        ("not gpus == 0", false, true),
+        ("gpu.name in [A100, T4]", false, true),
+        ("gpu.memory > 1 GiB or cores == 8", true, true),
+        ("gpu.memory > 1 GiB and cores == 9", false, false),
+        ("not (gpu.memory > 1 GiB or cores == 8)", false, false),
+        ("cores == 8", true, true),
+    ] {
+        let predicate = Predicate::parse(text).unwrap();
+        let found = (predicate.eval(&seeking), predicate.may_hold(&seeking));
+        assert_eq!(found, (holds, may_hold), "{text}");
+        assert_eq!(predicate.eval(&node()), predicate.may_hold(&node()));
+    }
 }
 
 #[test]

@@ -52,6 +52,9 @@ pub struct Node {
     pub addrs: Vec<String>,
     pub resources: ResourceView,
     pub gpus: Vec<GpuView>,
+    /// It has just started and looks for its GPUs: `gpus` and `resources` do not have them yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub seeks_gpus: bool,
     pub labels: BTreeMap<String, String>,
     /// Missing if the node did not say in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,6 +210,7 @@ impl Node {
             addrs: info.addrs.iter().map(ToString::to_string).collect(),
             resources: ResourceView::from(&info.resources),
             gpus: info.gpus.iter().map(GpuView::from).collect(),
+            seeks_gpus: info.seeks_gpus,
             labels: info.labels,
             load: load.map(Load::from),
         }

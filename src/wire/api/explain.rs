@@ -84,6 +84,7 @@ reasons! {
     NodeUnknown "node_unknown",
     NodeUnreachable "node_unreachable",
     NodeFailedToPrepare "node_failed_to_prepare",
+    NodeSeeksGpus "node_seeks_gpus",
     NodeTrouble "node_trouble",
     NodeLacksResources "node_lacks_resources",
     NodeTakesNoWork "node_takes_no_work",

@@ -29,5 +29,6 @@ closed: None,
 admits: Default::default(),
         leaving: false,
         problem: None,
+        seeks_gpus: false,
     }
 }

@@ -54,6 +54,7 @@ pub fn node_info() -> NodeInfo {
         },
         leaving: false,
         problem: Some("its disk cannot be written: No space left on device".into()),
+        seeks_gpus: true,
     }
 }
 
