@@ -314,7 +314,9 @@ fn describe(node: &NodeSelf, details: Option<&Node>) -> String {
                 format_bytes(gpu.memory_bytes)
             );
         }
-        if gpus.is_empty() {
+        if details.seeks_gpus {
+            text += "  gpu      still looked for (`nodectl devices` lists them)\n";
+        } else if gpus.is_empty() {
             text += "  gpu      none seen (`nodectl devices` lists them, `nodectl doctor` says why not)\n";
         }
     }

@@ -373,7 +373,7 @@ fn real_gpus(node: &Node) -> impl Iterator<Item = &GpuView> {
         .filter(|gpu| gpu.kind != GpuKindName::Software)
 }
 
-/// `2 GeForce GTX 1080, 1 Radeon VII (1 resting)`, or `0`.
+/// `2 GeForce GTX 1080, 1 Radeon VII (1 resting)`, `0`, or that they are not known yet.
 fn gpus(node: &Node) -> String {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     real_gpus(node).for_each(|gpu| *counts.entry(&gpu.name).or_default() += 1);
@@ -383,6 +383,7 @@ fn gpus(node: &Node) -> String {
         .collect();
     let resting = real_gpus(node).filter(|gpu| gpu.rests).count();
     match (named.is_empty(), resting) {
+        (true, _) if node.seeks_gpus => "looking".into(),
         (true, _) => "0".into(),
         (false, 0) => cut(&named.join(", ")),
         (false, resting) => cut(&format!("{} ({resting} resting)", named.join(", "))),

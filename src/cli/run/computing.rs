@@ -29,9 +29,6 @@ use zeroize::Zeroizing;
 
 /// How long ssh may take to connect.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long GPUs of nodes that have just joined may take to be found.
-const GPUS_KNOWN: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// The computing mode that is asked for: the flag's, else that of the first job that names one.
 pub fn chosen(args: &RunArgs, jobs: &[PlannedJob]) -> Option<PathBuf> {
@@ -183,25 +180,20 @@ async fn here(
     ended
 }
 
-/// How many GPUs the nodes have that count; looks for a while where some are expected.
+/// How many GPUs the nodes have that count; waits for nodes that still
+/// look for theirs where more are expected.
 async fn count_gpus(
     client: &Client,
     is_ours: impl Fn(&Node) -> bool,
     expected: u64,
 ) -> Result<u64, CliError> {
-    let deadline = tokio::time::Instant::now() + GPUS_KNOWN;
-    loop {
-        let nodes = client.nodes().await?;
-        let gpus: usize = nodes
-            .iter()
-            .filter(|node| node.alive && is_ours(node))
-            .map(|node| node.gpus.iter().filter(|gpu| gpu.used).count())
-            .sum();
-        if gpus as u64 >= expected || tokio::time::Instant::now() > deadline {
-            return Ok(gpus as u64);
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
+    let count = |nodes: &[Node]| -> u64 {
+        let ours = nodes.iter().filter(|node| node.alive && is_ours(node));
+        let used = ours.map(|node| node.gpus.iter().filter(|gpu| gpu.used).count());
+        used.sum::<usize>() as u64
+    };
+    let nodes = super::look_for_gpus(client, |nodes| count(nodes) >= expected).await?;
+    Ok(count(&nodes))
 }
 
 /// Jobs that leave it open get the mode's threads and share of a GPU; those that train get its

@@ -71,7 +71,7 @@ use nodectl_types::units::counted;
 use nodectl_wire::api::Node;
 pub use pages::all_results;
 use session::{follow_all, submit_and_follow};
-use std::path::Path;
+use std::{path::Path, time::Duration};
 pub use submit::{CommandKey, submit_job};
 use zeroize::Zeroizing;
 
@@ -114,6 +114,9 @@ pub async fn run(
     ended
 }
 
+/// How often nodes are asked whether they know their GPUs by now.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// The jobs of a file; planned anew for processors where they prefer GPUs and no node has one.
 pub async fn with_what_there_is(
     client: &Client,
@@ -124,8 +127,8 @@ pub async fn with_what_there_is(
     let Some(file) = file.filter(|_| jobs.iter().any(|job| job.prefers_gpus)) else {
         return Ok(jobs);
     };
-    let nodes = client.nodes().await?;
     let has_gpus = |node: &Node| node.alive && node.resources.gpus > 0.0;
+    let nodes = look_for_gpus(client, |nodes| nodes.iter().any(has_gpus)).await?;
     if nodes.iter().any(has_gpus) {
         return Ok(jobs);
     }
@@ -133,6 +136,22 @@ pub async fn with_what_there_is(
     let mut jobs = nodectl_workloads::load_without_gpus(file, following)?;
     jobs.iter_mut().for_each(|job| job.skip_done = skips);
     Ok(jobs)
+}
+
+/// The nodes, once they have enough GPUs or none of them looks for its own any more. That takes
+/// none of them long.
+async fn look_for_gpus(
+    client: &Client,
+    is_enough: impl Fn(&[Node]) -> bool,
+) -> Result<Vec<Node>, CliError> {
+    loop {
+        let nodes = client.nodes().await?;
+        let is_known = !nodes.iter().any(|node| node.alive && node.seeks_gpus);
+        if is_known || is_enough(&nodes) {
+            return Ok(nodes);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
 }
 
 /// Has the jobs leave out what earlier ones did, where the flag says so.

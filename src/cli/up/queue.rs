@@ -120,10 +120,12 @@ impl TaskQueue {
             each.max_by(f64::total_cmp)
         };
         let memory = own.iter().map(|own| own.node.resources.memory_bytes).max();
+        let known = own.iter().filter(|own| !own.node.seeks_gpus);
+        let gpus = known.map(|own| own.node.resources.gpus);
         NodeOffer {
             cpus: largest(|has| has.cpus).or(self.offer.cpus),
             memory_bytes: memory.or(self.offer.memory_bytes),
-            gpus: largest(|has| has.gpus).or(self.offer.gpus),
+            gpus: gpus.max_by(f64::total_cmp).or(self.offer.gpus),
         }
     }
 }

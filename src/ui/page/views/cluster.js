@@ -33,7 +33,7 @@ export default {
         { key: "load", title: "Load", number: true, value: (node) => node.load?.load_average, show: (node) => (node.load ? node.load.load_average.toFixed(2) : "–") },
         { key: "cpus", title: "Cores", number: true, value: (node) => node.resources.cpus, show: (node) => number(node.resources.cpus) },
         { key: "memory", title: "Memory", number: true, value: (node) => node.resources.memory_bytes, show: (node) => bytes(node.resources.memory_bytes) },
-        { key: "gpus", title: "GPUs", number: true, value: (node) => node.resources.gpus, show: (node) => number(node.resources.gpus) },
+        { key: "gpus", title: "GPUs", number: true, value: (node) => node.resources.gpus, show: (node) => (node.seeks_gpus ? "looking" : number(node.resources.gpus)) },
         { key: "running", title: "Running", number: true, value: (node) => node.load?.running, show: (node) => (node.load ? count(node.load.running) : "–") },
         { key: "queued", title: "Waiting", number: true, value: (node) => node.load?.queued, show: (node) => (node.load ? count(node.load.queued) : "–") },
         { key: "version", title: "Version", value: (node) => node.version, show: (node) => node.version },
