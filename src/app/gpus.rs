@@ -182,7 +182,7 @@ impl Gpus {
         gpus
     }
 
-    /// Asks the driver in a child process, tells the node, also that there is none, and then whoever
+    /// Asks the driver in a child process, tells the node, also if there is none, and then whoever
     /// waits.
     pub fn look(self: Arc<Self>) -> watch::Receiver<bool> {
         let (known, receiver) = watch::channel(false);
