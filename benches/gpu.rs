@@ -192,6 +192,37 @@ fn transfers(device: &Device, bytes: u64) {
         });
     beside("upload", upload, "copy in host memory", host, "GB/s");
     beside("download", download, "copy in host memory", host, "GB/s");
+    // What the device reads and writes where it lies.
+    let pinned = || {
+        device
+            .host_buffer(bytes as usize)
+            .expect("memory of the host")
+    };
+    pinned().fill(7);
+    let upload = gb
+        / best(5, || {
+            let upload = device.upload(&buffer, 0, pinned());
+            upload.wait(LIMIT).expect("an upload");
+        });
+    let download = gb
+        / best(5, || {
+            let download = device.download_into(&buffer, 0, pinned());
+            drop(download.wait(LIMIT).expect("a download"));
+        });
+    beside(
+        "upload without a copy",
+        upload,
+        "copy in host memory",
+        host,
+        "GB/s",
+    );
+    beside(
+        "download without a copy",
+        download,
+        "copy in host memory",
+        host,
+        "GB/s",
+    );
 }
 
 /// Batches of upload, run, download on two sets of buffers: all enqueued at once, against waiting

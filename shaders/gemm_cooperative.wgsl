@@ -98,18 +98,25 @@ fn main(
                 next_a1 = load_a(row + a_row + 64u, next + 8u * a_eight, a_base);
                 next_b = load_b(next + b_row, column + 8u * b_eight, b_base);
             }
-            for (var k = 0u; k < STEP; k += 16u) {
-                let a_from = own_row * A_PITCH + k / 4u;
-                let b_from = k * B_PITCH + own_column / 4u;
-                let a0 = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[a_from], A_PITCH);
-                let a1 = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[a_from + 16u * A_PITCH], A_PITCH);
-                let b0 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from], B_PITCH);
-                let b1 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 4u], B_PITCH);
-                c00 = coopMultiplyAdd(a0, b0, c00);
-                c01 = coopMultiplyAdd(a0, b1, c01);
-                c10 = coopMultiplyAdd(a1, b0, c10);
-                c11 = coopMultiplyAdd(a1, b1, c11);
-            }
+            // Both sixteens of k: drivers do not unroll it themselves.
+            let a_from = own_row * A_PITCH;
+            let b_from = own_column / 4u;
+            let a00 = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[a_from], A_PITCH);
+            let a10 = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[a_from + 16u * A_PITCH], A_PITCH);
+            let b00 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from], B_PITCH);
+            let b01 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 4u], B_PITCH);
+            c00 = coopMultiplyAdd(a00, b00, c00);
+            c01 = coopMultiplyAdd(a00, b01, c01);
+            c10 = coopMultiplyAdd(a10, b00, c10);
+            c11 = coopMultiplyAdd(a10, b01, c11);
+            let a01 = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[a_from + 4u], A_PITCH);
+            let a11 = coopLoadT<coop_mat16x16<f16, A>>(&a_tile[a_from + 16u * A_PITCH + 4u], A_PITCH);
+            let b10 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 16u * B_PITCH], B_PITCH);
+            let b11 = coopLoadT<coop_mat16x16<f16, B>>(&b_tile[b_from + 16u * B_PITCH + 4u], B_PITCH);
+            c00 = coopMultiplyAdd(a01, b10, c00);
+            c01 = coopMultiplyAdd(a01, b11, c01);
+            c10 = coopMultiplyAdd(a11, b10, c10);
+            c11 = coopMultiplyAdd(a11, b11, c11);
             workgroupBarrier();
         }
         let r = row + own_row;
