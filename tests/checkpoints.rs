@@ -22,7 +22,7 @@ use std::{
 /// Batch normalization has averages that are no parameters; it and dropout would tell the workers
 /// apart, so that where one is compared with several there is neither.
 const ALONE: &str = "{ dense = 96 }, \"batch_norm\", \"tanh\", { dropout = 0.1 }, { dense = 3 }";
-/// Takes some seconds: a node can be killed in the middle, also on a busy machine.
+/// Takes some seconds: a node or a worker can be killed in the middle, also on a busy machine.
 const LONG: &str = "{ dense = 768 }, \"batch_norm\", \"tanh\", { dropout = 0.1 }, { dense = 3 }";
 const EITHER: &str = "{ dense = 96 }, \"tanh\", { dense = 3 }";
 const ADAM: &str = "kind = \"adam\"\nrate = 0.002\nclip_norm = 0.5\ndecay = \"cosine\"\nwarmup = 5";
@@ -157,7 +157,7 @@ fn assert_same(one: &Path, other: &Path) {
 #[test]
 fn a_worker_that_is_killed_is_gone_on_for_and_ends_with_the_same_bits() {
     let cluster = cluster(2, 1);
-    let file = kept(&cluster, "killed", ALONE, "", "40");
+    let file = kept(&cluster, "killed", LONG, "", "40");
     let id = cluster.submit(0, &file);
     let step = first_kept(&cluster, &id, 2);
     let worker = wait_for(LATER, "a worker runs", || {

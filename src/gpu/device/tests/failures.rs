@@ -20,7 +20,7 @@ fn a_device_that_is_not_there_is_said_with_those_that_are() {
     let found = Device::open(device.info().gpu.uuid, &OPTIONS).unwrap();
     // What is free changes while this runs.
     let identity = |device: &Device| (device.info().gpu.uuid, device.info().gpu.name.clone());
-    assert_eq!(identity(&found), identity(&*device));
+    assert_eq!(identity(&found), identity(&device));
 }
 
 #[test]
