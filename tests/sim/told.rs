@@ -168,6 +168,22 @@ impl World {
         }
     }
 
+    /// A disk that has not heard of a result drops its files when its node starts. Where the only
+    /// other one had lost them before, that was the last copy.
+    pub fn void_without_files(&mut self) {
+        if self.checker.lost_at.is_none() {
+            return;
+        }
+        let mut checker = std::mem::take(&mut self.checker);
+        for (job, told) in &mut checker.told {
+            let few = told.values_mut();
+            for told in few.filter(|told| told.files.copies < 2 && !told.files.void) {
+                told.files.void = self.told_file_copies(*job, &told.record, false) == Some(0);
+            }
+        }
+        self.checker = checker;
+    }
+
     /// What tasks were given is on no disk any more: nobody can go on with the job, or keep another
     /// copy of it.
     pub fn void_without_inputs(&mut self) {

@@ -149,6 +149,7 @@ impl World {
     /// Nobody can finish what nobody has, be it the job or what its tasks are given.
     pub fn void_what_nobody_has(&mut self) {
         self.void_without_inputs();
+        self.void_without_files();
         for (job, watched) in &mut self.user.jobs {
             watched.void |= self
                 .checker
