@@ -14,7 +14,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Type, Union
 
 from . import _jobs, _node
 from ._errors import NodeError, needed
@@ -87,6 +87,16 @@ class NodectlJob(core.Job[core.R]):  # type: ignore[misc, unused-ignore]
     def done(self, force_check: bool = False) -> bool:
         # The node is on this machine: asking costs nothing.
         return bool(super().done(force_check=True))
+
+    def exception(self) -> Optional[Union[utils.UncompletedJobError, utils.FailedJobError]]:
+        """The first error that one of its processes tells of itself: the one that fails ends the others, and most of those
+        tell nothing.
+        """
+        found = super().exception()
+        if isinstance(found, utils.UncompletedJobError):
+            errors = (process.exception() for process in self._sub_jobs or [])
+            found = next((error for error in errors if isinstance(error, utils.FailedJobError)), found)
+        return found
 
     @property
     def state(self) -> str:

@@ -52,6 +52,18 @@ def test_processes_of_a_job_have_ranks(tmp_path):
     assert [result[:3] for result in job.results()] == [(job.job_id, rank, 2) for rank in range(2)]
 
 
+def fail_but_for_the_first():
+    rank = submitit.JobEnvironment().global_rank
+    if rank > 0:
+        raise RuntimeError("rank %d failed" % rank)
+
+
+def test_a_job_tells_of_a_process_that_failed(tmp_path):
+    error = executor(tmp_path, nodes=1, tasks_per_node=3).submit(fail_but_for_the_first).exception()
+    assert isinstance(error, utils.FailedJobError), error
+    assert " failed" in error.args[0]
+
+
 class Slow:
     """Has more time than its job, until it begins again from its checkpoint."""
 
