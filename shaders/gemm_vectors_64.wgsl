@@ -3,6 +3,7 @@
 #include "include/gemm_vectors.wgsl"
 
 const TILE = 64u;
+const COLUMNS = 4u;
 
 struct TileSums {
     c0: vec4<f32>,
@@ -23,46 +24,9 @@ fn plus_products(sums: TileSums, k: u32, x: u32, y: u32) -> TileSums {
     );
 }
 
-@compute @workgroup_size(THREADS)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(local_invocation_index) thread: u32,
-) {
-    let batch = p.first_batch + group.z;
-    let a_base = p.a_at + batch * p.a_batch;
-    let b_base = p.b_at + batch * p.b_batch;
-    let c_base = p.c_at + batch * p.c_batch;
-    let column = group.x * TILE;
-    let x = thread % (TILE / 4u);
-    let y = thread / (TILE / 4u);
-    for (var row = group.y * TILE; row < p.m; row += MOST_GROUPS * TILE) {
-        var sums = TileSums();
-        var next_a = load_a(thread, row, 0u, a_base);
-        var next_b = load_b(thread, column, 0u, b_base);
-        for (var step = 0u; step < p.k; step += STEP) {
-            keep_a(thread, next_a);
-            keep_b(thread, next_b);
-            workgroupBarrier();
-            if step + STEP < p.k {
-                next_a = load_a(thread, row, step + STEP, a_base);
-                next_b = load_b(thread, column, step + STEP, b_base);
-            }
-            // By eights: drivers do not unroll it themselves.
-            for (var k = 0u; k < STEP; k += 8u) {
-                sums = plus_products(sums, k, x, y);
-                sums = plus_products(sums, k + 1u, x, y);
-                sums = plus_products(sums, k + 2u, x, y);
-                sums = plus_products(sums, k + 3u, x, y);
-                sums = plus_products(sums, k + 4u, x, y);
-                sums = plus_products(sums, k + 5u, x, y);
-                sums = plus_products(sums, k + 6u, x, y);
-                sums = plus_products(sums, k + 7u, x, y);
-            }
-            workgroupBarrier();
-        }
-        store4(row + y * 4u + 0u, column + x * 4u, sums.c0, c_base);
-        store4(row + y * 4u + 1u, column + x * 4u, sums.c1, c_base);
-        store4(row + y * 4u + 2u, column + x * 4u, sums.c2, c_base);
-        store4(row + y * 4u + 3u, column + x * 4u, sums.c3, c_base);
-    }
+fn store_sums(sums: TileSums, row: u32, column: u32, base: u32) {
+    store4(row + 0u, column, sums.c0, base);
+    store4(row + 1u, column, sums.c1, base);
+    store4(row + 2u, column, sums.c2, base);
+    store4(row + 3u, column, sums.c3, base);
 }

@@ -35,3 +35,10 @@ fn store(row: u32, column: u32, sum: f32, base: u32) {
     }
     c[index] = activate(value, p.activation);
 }
+
+fn store4(row: u32, column: u32, sums: vec4<f32>, base: u32) {
+    store(row, column, sums.x, base);
+    store(row, column + 1u, sums.y, base);
+    store(row, column + 2u, sums.z, base);
+    store(row, column + 3u, sums.w, base);
+}

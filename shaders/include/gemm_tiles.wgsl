@@ -50,10 +50,3 @@ fn load_tiles(thread: u32, row: u32, column: u32, step: u32, a_base: u32, b_base
         b_tile[at_b.y * PITCH + at_b.x / 4u][at_b.x % 4u] = load_b(step + at_b.y, column + at_b.x, b_base);
     }
 }
-
-fn store4(row: u32, column: u32, sums: vec4<f32>, base: u32) {
-    store(row, column, sums.x, base);
-    store(row, column + 1u, sums.y, base);
-    store(row, column + 2u, sums.z, base);
-    store(row, column + 3u, sums.w, base);
-}

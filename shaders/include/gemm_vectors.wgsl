@@ -1,6 +1,7 @@
-// Tiles of A and B in workgroup memory, TILE x STEP elements of each, for TILE * STEP / 4 invocations: each brings one vector of
-// either. For matrices of f32 that, like their rows, begin at multiples of 16 bytes and have whole vectors in each row. What the
-// next step needs is on its way while this one is computed.
+// What the products have in common whose tiles of A and B, TILE x STEP elements of each in workgroup memory, are brought by
+// TILE * STEP / 4 invocations: each one vector of either. For matrices of f32 that, like their rows, begin at multiples of 16 bytes
+// and have whole vectors in each row. What the next step needs is on its way while this one is computed. A shader says what an
+// invocation sums: `TileSums`, 4 x COLUMNS of them.
 #include "include/gemm.wgsl"
 
 const STEP = 16u;
@@ -69,9 +70,43 @@ fn keep_b(thread: u32, vector: vec4<f32>) {
     b_tile[first + 3u * PITCH][at.x % 4u] = vector.w;
 }
 
-fn store4(row: u32, column: u32, sums: vec4<f32>, base: u32) {
-    store(row, column, sums.x, base);
-    store(row, column + 1u, sums.y, base);
-    store(row, column + 2u, sums.z, base);
-    store(row, column + 3u, sums.w, base);
+@compute @workgroup_size(THREADS)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let batch = p.first_batch + group.z;
+    let a_base = p.a_at + batch * p.a_batch;
+    let b_base = p.b_at + batch * p.b_batch;
+    let c_base = p.c_at + batch * p.c_batch;
+    let column = group.x * TILE;
+    let x = thread % (TILE / COLUMNS);
+    let y = thread / (TILE / COLUMNS);
+    for (var row = group.y * TILE; row < p.m; row += MOST_GROUPS * TILE) {
+        var sums = TileSums();
+        var next_a = load_a(thread, row, 0u, a_base);
+        var next_b = load_b(thread, column, 0u, b_base);
+        for (var step = 0u; step < p.k; step += STEP) {
+            keep_a(thread, next_a);
+            keep_b(thread, next_b);
+            workgroupBarrier();
+            if step + STEP < p.k {
+                next_a = load_a(thread, row, step + STEP, a_base);
+                next_b = load_b(thread, column, step + STEP, b_base);
+            }
+            // By eights: drivers do not unroll it themselves.
+            for (var k = 0u; k < STEP; k += 8u) {
+                sums = plus_products(sums, k, x, y);
+                sums = plus_products(sums, k + 1u, x, y);
+                sums = plus_products(sums, k + 2u, x, y);
+                sums = plus_products(sums, k + 3u, x, y);
+                sums = plus_products(sums, k + 4u, x, y);
+                sums = plus_products(sums, k + 5u, x, y);
+                sums = plus_products(sums, k + 6u, x, y);
+                sums = plus_products(sums, k + 7u, x, y);
+            }
+            workgroupBarrier();
+        }
+        store_sums(sums, row + y * 4u, column + x * 4u, c_base);
+    }
 }

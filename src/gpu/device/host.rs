@@ -18,8 +18,8 @@ use vulkano::{
 /// and `Device::download_into` writes them. At first they are whatever their memory was used for
 /// before. They go back to the pool when dropped, after the last transfer that uses them.
 ///
-/// They are no part of the staging memory that other transfers wait for, so whoever keeps some
-/// holds up nobody. How many there are at once is bounded by whoever asks for them.
+/// Host buffers are no part of the staging memory that other transfers wait for, so whoever keeps
+/// some holds up nobody. How many there are at once is bounded by whoever asks for them.
 pub struct HostBuffer {
     memory: Subbuffer<[u8]>,
     bytes: usize,

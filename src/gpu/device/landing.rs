@@ -17,8 +17,8 @@ use std::{
 };
 use vulkano::command_buffer::CommandBuffer;
 
-/// How often it looks up from waiting.
-const LOOK_UP: Duration = Duration::from_secs(1);
+/// How often the device's threads look up from waiting for the GPU.
+pub(super) const LOOK_UP: Duration = Duration::from_secs(1);
 
 /// One submission and what is done when it has ended.
 pub(super) struct InFlight {

@@ -7,7 +7,7 @@ use super::{
     calls::{Calls, DeviceCall, Reply},
     commands::{self, CommandWriter},
     cut::Place,
-    landing::{AfterSubmission, Commands, InFlight, Landing, UploadedFrom, land},
+    landing::{AfterSubmission, Commands, InFlight, LOOK_UP, Landing, UploadedFrom, land},
     lane::{Lane, LaneSubmission},
     learned::Learned,
     memory::{DeviceBuffer, LANES, Staging, StagingPiece},
@@ -22,7 +22,7 @@ use std::{
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use vulkano::command_buffer::{CommandBufferUsage, RecordingCommandBuffer};
 
@@ -34,8 +34,6 @@ const LARGE_CHUNK_BYTES: u64 = 16 << 20;
 const LANE_CHANGE_BYTES: u64 = 256 << 10;
 /// Submissions that have not ended.
 const MAX_IN_FLIGHT: usize = 4096;
-/// How often it looks up from waiting.
-const LOOK_UP: Duration = Duration::from_secs(1);
 
 const COMPUTE: usize = 0;
 const TO_DEVICE: usize = 1;

@@ -246,7 +246,7 @@ fn cooperative_products_are_products() {
     cooperative_products(&rig);
 }
 
-/// The same by a device that has such matrices.
+/// `gemm_cooperative` by a device that has cooperative matrices.
 #[test]
 fn cooperative_matrices_multiply() {
     let Some(device) = Rig::device() else { return };
@@ -309,6 +309,7 @@ fn all_ways_of_multiplying_give_the_same_bits() {
         ([136, 70, 24, 2], [true, true], 4, &all),
     ];
     for (seed, (shape, transpose, gap, ways)) in cases.into_iter().enumerate() {
+        let is_of_vectors = ways.len() > tiles.len();
         let mut bits = Vec::new();
         for way in ways.iter().copied() {
             let limits = &device.info().limits;
@@ -316,12 +317,12 @@ fn all_ways_of_multiplying_give_the_same_bits() {
             tuning.only = Some(way);
             let bindable = limits.storage_range;
             let engine = Vulkan::with(device.clone(), tuning, bindable).expect("there is memory");
-            let rig = match ways.len() > tiles.len() {
+            let rig = match is_of_vectors {
                 true => Rig::of(engine).aligned(),
                 false => Rig::of(engine),
             };
             let case = Case::new(&rig, &mut rng(seed as u64), shape, transpose, gap);
-            assert_eq!(case.gemm.is_of_vectors(), ways.len() > tiles.len());
+            assert_eq!(case.gemm.is_of_vectors(), is_of_vectors);
             case.check(&rig);
             bits.push(
                 rig.read_f32(&case.gemm.c.view)
