@@ -39,7 +39,7 @@ use zeroize::Zeroizing;
 const START: Duration = Duration::from_secs(60);
 /// How long one may take to leave.
 const LEAVE: Duration = Duration::from_secs(30);
-/// How long its process may run after it has closed its socket.
+/// How long a node's process may run after it has closed its socket.
 const END: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a node looks for others before it says that it is alone: each tells of itself more
@@ -111,8 +111,8 @@ pub async fn leave(client: &Client) -> Result<Exit, CliError> {
     while client.node().await.is_ok() && Instant::now() < deadline {
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    // Its data directory is free when its process has ended: who joins again right after this finds
-    // it so. A node in a container may have the number of some other process here, which goes on.
+    // A node's data directory is free when its process has ended: who joins again right after this
+    // finds it so. In a container it may have the number of some other process here, which goes on.
     let deadline = Instant::now() + END;
     while process.as_ref().is_some_and(runs) && Instant::now() < deadline {
         tokio::time::sleep(LOOK_AGAIN).await;

@@ -428,7 +428,7 @@ pub(super) fn suits_some<'a>(
 ) -> Result<(), String> {
     let places: Vec<_> = infos
         .filter(|info| place.is_none_or(|place| place.may_hold(info)))
-        .map(NodeInfo::at_most)
+        .map(NodeInfo::with_any_gpus)
         .collect();
     let all: Vec<_> = places.iter().map(|info| &info.resources).collect();
     if !spec.work.kinds.is_empty() {

@@ -116,7 +116,7 @@ impl NodeInfo {
 
     /// The node as it is if it finds as many GPUs as anybody may ask for: what this one lacks, it
     /// will lack in any case.
-    pub fn at_most(&self) -> Cow<'_, Self> {
+    pub fn with_any_gpus(&self) -> Cow<'_, Self> {
         if !self.seeks_gpus {
             return Cow::Borrowed(self);
         }

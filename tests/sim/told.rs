@@ -176,8 +176,8 @@ impl World {
         }
         let mut checker = std::mem::take(&mut self.checker);
         for (job, told) in &mut checker.told {
-            let few = told.values_mut();
-            for told in few.filter(|told| told.files.copies < 2 && !told.files.void) {
+            let all = told.values_mut();
+            for told in all.filter(|told| told.files.copies < 2 && !told.files.void) {
                 told.files.void = self.told_file_copies(*job, &told.record, false) == Some(0);
             }
         }

@@ -98,7 +98,7 @@ impl Chunks {
         self.read_into(place, Vec::new)
     }
 
-    /// The same, in memory that there is: `room` has some, with whatever was in it.
+    /// What `read` returns, in memory that `room` has, with whatever was in it.
     pub(super) fn read_into(
         &self,
         place: &[u64],

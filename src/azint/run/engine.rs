@@ -29,7 +29,7 @@ const DEVICE_BATCH: usize = 32;
 const DEVICE_BATCH_BYTES: usize = 128 << 20;
 /// Threads that decompress for a GPU beside other workers of it, unless somebody says otherwise.
 const GPU_THREADS: usize = 8;
-/// The same of a worker that has the GPU for itself.
+/// Threads that decompress in a worker that has its GPU for itself, unless somebody says otherwise.
 const ALONE_THREADS: usize = 32;
 
 /// What integrates frames of a plan, shared by threads.

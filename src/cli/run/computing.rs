@@ -180,8 +180,8 @@ async fn here(
     ended
 }
 
-/// How many GPUs the nodes have that count; waits for nodes that still
-/// look for theirs where more are expected.
+/// How many GPUs the nodes have that count; waits for nodes that still look for theirs where more
+/// are expected.
 async fn count_gpus(
     client: &Client,
     is_ours: impl Fn(&Node) -> bool,

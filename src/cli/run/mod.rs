@@ -75,6 +75,9 @@ use std::{path::Path, time::Duration};
 pub use submit::{CommandKey, submit_job};
 use zeroize::Zeroizing;
 
+/// How often nodes are asked whether they know their GPUs by now.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// Runs the jobs of a file: on the cluster, or on a node inside this process if none runs here.
 pub async fn run(
     args: RunArgs,
@@ -113,9 +116,6 @@ pub async fn run(
     stay.end().await;
     ended
 }
-
-/// How often nodes are asked whether they know their GPUs by now.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The jobs of a file; planned anew for processors where they prefer GPUs and no node has one.
 pub async fn with_what_there_is(

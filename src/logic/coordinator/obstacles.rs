@@ -149,7 +149,7 @@ impl Coordinator {
 
     /// Why a node can never run the job as it is now, whatever it did before.
     pub(super) fn unsuitability(&self, info: &NodeInfo) -> Option<Obstacle> {
-        if let Some(text) = self.lacks_for_all(&info.at_most()) {
+        if let Some(text) = self.lacks_for_all(&info.with_any_gpus()) {
             return Some(Obstacle::new(Reason::NodeLacksResources, text));
         }
         if let Some(why) = info.takes_no_work() {
