@@ -56,49 +56,38 @@ fn first_kept(cluster: &Cluster, id: &str, nodes: usize) -> u64 {
     })
 }
 
-/// A file of a checkpoint of a job that has ended, as `nodectl job` shows it: the newest before the
-/// last step.
-fn file_of(cluster: &Cluster, id: &str) -> (u64, PathBuf) {
+/// The newest checkpoint of a job that has ended: its step, and the file as `nodectl job` shows it.
+fn newest(cluster: &Cluster, id: &str) -> (u64, PathBuf) {
     let shown = cluster.json(0, &["job", id, "--json"]);
-    let files = shown["training"]["checkpoints"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
     let file = |file: &serde_json::Value| {
-        (
-            file["step"].as_u64(),
-            file["path"].as_str().map(PathBuf::from),
-        )
+        let path = file["path"].as_str().map(PathBuf::from);
+        file["step"].as_u64().zip(path)
     };
-    let mut files: Vec<_> = files
-        .iter()
-        .map(file)
-        .filter_map(|(step, path)| step.zip(path))
-        .collect();
-    files.sort();
-    files
-        .into_iter()
-        .rfind(|(step, _)| *step < EPOCHS * 11)
-        .unwrap_or_else(|| panic!("{shown}"))
+    let files = shown["training"]["checkpoints"].as_array();
+    let newest = files.into_iter().flatten().filter_map(file).max();
+    newest.unwrap_or_else(|| panic!("{shown}"))
 }
 
 /// Cancels a job once it has a checkpoint in the middle, and puts the newest where job files find
-/// it. On a busy machine a short training may be done before the word arrives: then once more.
+/// it. On a busy machine a short training may have come to its end before the word arrives: then
+/// once more.
 fn cancelled(cluster: &Cluster, file: &Path, name: &str) -> (String, u64) {
     const TRIES: usize = 8;
     let in_time = || {
         let id = cluster.submit(0, file);
         first_kept(cluster, &id, 1);
         cluster.ok(0, &["cancel", &id]);
-        (cluster.wait_end(0, &id) == "cancelled").then_some(id)
+        let is_cancelled = cluster.wait_end(0, &id) == "cancelled";
+        // A worker may be at a last one when it is stopped.
+        wait_until(LATER, "no worker is left", || {
+            workers_of(cluster.dir.path()).is_empty()
+        });
+        let (step, path) = newest(cluster, &id);
+        (is_cancelled && step < EPOCHS * 11).then_some((id, step, path))
     };
-    let id = (0..TRIES).find_map(|_| in_time());
-    let id = id.unwrap_or_else(|| panic!("done before it was cancelled, {TRIES} times"));
-    // A worker may be at a last one when it is stopped.
-    wait_until(LATER, "no worker is left", || {
-        workers_of(cluster.dir.path()).is_empty()
-    });
-    let (step, path) = file_of(cluster, &id);
+    let (id, step, path) = (0..TRIES)
+        .find_map(|_| in_time())
+        .unwrap_or_else(|| panic!("done before it was cancelled, {TRIES} times"));
     fs::copy(path, cluster.dir.path().join(name)).expect("copied");
     (id, step)
 }
@@ -322,13 +311,16 @@ fn what_one_worker_kept_several_go_on_from_and_the_other_way_round() {
         let mut arguments = vec!["run", file, "--into", directory];
         arguments.extend(["--resume", &id].into_iter().filter(|_| !by_file));
         cluster.ok(0, &arguments);
-        assert_eq!(went_on_at(&into), Some(step), "{name}");
+        let at = went_on_at(&into).expect("it went on");
+        // A node may have been at a newer one when the file was copied.
+        let is_newest = at == step || !by_file && (step..EPOCHS * 11).contains(&at);
+        assert!(is_newest, "{name}: {at}, and {step} was kept");
         assert_near(&metrics(&into), &metrics(&quiet));
         if after > 1 {
             let samples = samples(&into);
             assert_eq!(
                 samples.keys().next(),
-                Some(&step),
+                Some(&at),
                 "{name}: no step twice, none left out"
             );
             let wanted = |clock: u64| if clock % 11 == 10 { 40 } else { 50 };
