@@ -79,8 +79,8 @@ pub struct Checker {
     pub ended: BTreeMap<JobId, Time>,
     /// Jobs that had ended when one that comes after them began.
     over: BTreeSet<JobId>,
-    /// When the first node forgot a job.
-    pub forgotten: BTreeMap<JobId, Time>,
+    /// Jobs that some node has forgotten.
+    pub forgotten: BTreeSet<JobId>,
     /// When a disk last lost something, or was cut off for good.
     pub lost_at: Option<Time>,
     /// Files that some disk has lost while others of it were kept.

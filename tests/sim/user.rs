@@ -23,8 +23,6 @@ use std::{
 /// A job that somebody wants.
 pub struct Want {
     pub plan: JobPlan,
-    /// Since when.
-    pub since: Time,
     pub job: Option<JobId>,
     asked: Option<u64>,
     /// Submissions of it whose answer was lost with the node that was asked.
@@ -33,6 +31,9 @@ pub struct Want {
     pub cancel: bool,
     cancel_asked: Option<u64>,
 }
+
+/// A retry has begun by then, if its word was not lost.
+const RETRIES_BY: Duration = Duration::from_secs(10);
 
 /// What the user knows of a job.
 #[derive(Debug, Default)]
@@ -43,7 +44,11 @@ pub struct Watched {
     /// Tasks that were reported to have succeeded.
     pub done: BTreeSet<TaskIndex>,
     pub phase: Option<Phase>,
-    pub was_retried: bool,
+    /// When it was tried once more.
+    pub retried: Option<Time>,
+    /// It was told to have failed after that: by what of it was told anew, or so late that the retry
+    /// has begun by then.
+    pub failed_again: bool,
     /// Tasks that were reported to have been cancelled.
     pub told_cancelled: BTreeSet<TaskIndex>,
     /// Tasks whose cancellation was asked for, and confirmed.
@@ -113,7 +118,7 @@ impl User {
                     >= job.tasks
             }
             // What is told to have failed is tried again.
-            Some(Phase::Failed) => job.was_retried,
+            Some(Phase::Failed) => job.failed_again,
             Some(phase) => phase.is_ended(),
             None => false,
         };
@@ -222,7 +227,6 @@ impl World {
     pub fn want(&mut self, plan: JobPlan) -> usize {
         let want = Want {
             plan,
-            since: self.now,
             job: None,
             asked: None,
             lost: 0,
@@ -499,9 +503,8 @@ impl World {
     /// A job that failed is tried once more.
     fn maybe_retry(&mut self, node: usize, job: JobId) {
         let watched = self.user.jobs.get_mut(&job).expect("a key of the map");
-        if watched.phase == Some(Phase::Failed)
-            && !std::mem::replace(&mut watched.was_retried, true)
-        {
+        if watched.phase == Some(Phase::Failed) && watched.retried.is_none() {
+            watched.retried = Some(self.now);
             self.ask(node, About::Other, Query::Job(job, JobQuery::Retry));
         }
     }
@@ -629,6 +632,10 @@ impl World {
             .get_mut(&job)
             .expect("only watched jobs are asked after");
         watched.cursor = cursor;
+        let is_late = |at: Time| self.now >= at + RETRIES_BY;
+        let has_failed = records.iter().any(|record| !record.is_done());
+        let is_news = watched.retried.is_some_and(|at| has_failed || is_late(at));
+        watched.failed_again = phase == Phase::Failed && (watched.failed_again || is_news);
         if watched.phase != Some(phase) {
             watched.phase = Some(phase);
             let name = self.job_name(job);

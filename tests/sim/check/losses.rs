@@ -170,7 +170,8 @@ impl World {
             return;
         }
         let number = self.user.number(job);
-        let first = *self.checker.forgotten.entry(job).or_insert(self.now);
+        // Whoever hears that it was removed does as the first did, which decided.
+        let decides = self.checker.forgotten.insert(job);
         let follows = |want: &crate::user::Want, at: usize| {
             let before = want.plan.after.and_then(|back| at.checked_sub(back));
             let removed = |job| {
@@ -185,19 +186,13 @@ impl World {
                 .job
                 .and_then(|job| self.user.jobs.get(&job))
                 .is_some_and(|watched| watched.void);
-            // Who asks for it when it has been removed asks too late.
-            let in_time = want.since <= first;
             // It may have been submitted beyond a cut, and nobody here has heard of it.
             let is_known = want.job.is_some_and(|job| self.can_know(node, job));
             let follows = before.is_some() && before == number;
-            follows && open && in_time && is_known && !want.cancel && !void
+            follows && open && is_known && !want.cancel && !void
         };
-        let needed = self
-            .user
-            .wants
-            .iter()
-            .enumerate()
-            .any(|(at, want)| follows(want, at));
+        let mut wants = self.user.wants.iter().enumerate();
+        let needed = decides && wants.any(|(at, want)| follows(want, at));
         // A claim that was given up, since its files could not be had, counted for nothing beside
         // one that was confirmed.
         let others = self

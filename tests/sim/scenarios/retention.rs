@@ -98,7 +98,7 @@ pub fn a_job_that_went_on_is_as_old_as_its_last_end() {
         });
         script.until(60.0, "the job has failed twice", |world| {
             let watched = &world.user.jobs[&job];
-            watched.was_retried && world.checker.failed_attempts[&(job, 1)] >= 2
+            watched.retried.is_some() && world.checker.failed_attempts[&(job, 1)] >= 2
         });
         let coordinator = script.coordinator(job);
         // Its end is news once more.

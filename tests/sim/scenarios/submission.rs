@@ -76,7 +76,7 @@ pub fn it_ends_at_once() {
         });
         script.until(60.0, "the first job has failed for good", |world| {
             let watched = &world.user.jobs[&first];
-            watched.was_retried && watched.phase == Some(Phase::Failed)
+            watched.retried.is_some() && watched.phase == Some(Phase::Failed)
         });
         script.hang(hanging, 15.0);
         script.job(JobPlan {
