@@ -167,7 +167,7 @@ impl State {
                     copy.lattice.merge(&record);
                 }
                 // They are in the journal again once that begins with a specification.
-                None => self.orphans.entry(job).or_default().push(record),
+                None => self.orphans.entry(job).or_default().records.push(record),
             },
         }
     }
@@ -441,14 +441,12 @@ impl State {
             && coordinator.persisted(&mut self.core, &mut copy.lattice, ticket, result)
         {
             self.touched.insert(job);
-            if coordinator.is_kept()
-                && let Some(orphans) = self.orphans.remove(&job)
-            {
-                // Records that had lost their specification are in the new journal.
-                coordinator.has_written(&mut self.core, &mut copy.lattice, orphans);
+            let is_kept = coordinator.is_kept();
+            if is_kept && self.orphans.contains_key(&job) {
+                self.coordinate_orphans(job);
             }
             return match result {
-                Err(error) if !coordinator.is_kept() => self.decline(job, error),
+                Err(error) if !is_kept => self.decline(job, error),
                 Err(_) => self.hand_over_if_unfit(job),
                 Ok(()) => self.answer_submission_of(job),
             };
@@ -495,16 +493,12 @@ impl State {
             copy.kept = true;
             self.keep_newer_head(job, &keep);
         }
-        let orphans = if keep.iter().any(|record| matches!(record, Record::Spec(_))) {
-            self.orphans.remove(&job)
-        } else {
-            None
+        let orphans = match keep.iter().any(|record| matches!(record, Record::Spec(_))) {
+            true => self.adopt_orphans(job),
+            false => Vec::new(),
         };
-        let records: Vec<_> = keep
-            .into_iter()
-            .filter_map(Record::into_task)
-            .chain(orphans.into_iter().flatten())
-            .collect();
+        let records = keep.into_iter().filter_map(Record::into_task);
+        let records: Vec<_> = records.chain(orphans).collect();
         if records.is_empty() {
             return;
         }

@@ -31,6 +31,7 @@
 //! | `parts` | results that came together, in the parts in which they are written |
 //! | `healing` | bringing files and records again that this node's disk has lost |
 //! | `unwhole` | results of which files are missing, and which may take whose place |
+//! | `orphans` | records of jobs whose specifications were lost with the beginning of a journal |
 //! | `coordinator` | running one job |
 //! | `executor` | running tasks for others |
 //! | `owner` | what the machine's owner lets it do |
@@ -52,6 +53,7 @@ mod known_spec;
 pub mod lattice;
 pub mod members;
 mod messages;
+mod orphans;
 pub mod owner;
 mod parts;
 mod questions;
@@ -78,6 +80,7 @@ use self::{
     executor::Executor,
     healing::Healing,
     members::{Members, MembershipChange, SwimOutcome},
+    orphans::Orphans,
     owner::Owner,
     questions::Questions,
     rest::Recalls,
@@ -87,13 +90,10 @@ use self::{
     timers::Timer,
 };
 pub use io::{Asker, DiskEffect, Effect, Input, Lookup, Note, Now, TaskEffect};
-use nodectl_types::{
-    Beginnings, JobId, Message, NodeId, NodeInfo, Roster, TaskRecord, Terms, Time, limits,
-};
+use nodectl_types::{Beginnings, JobId, Message, NodeId, NodeInfo, Roster, Terms, Time, limits};
 use rand::RngExt;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
@@ -139,8 +139,7 @@ pub struct State {
     recalls: Recalls,
     roster: Roster,
     beginnings: Beginnings,
-    /// What this node's journals have of jobs whose specifications they have lost.
-    orphans: BTreeMap<JobId, Vec<Arc<TaskRecord>>>,
+    orphans: BTreeMap<JobId, Orphans>,
     /// Coordinators to be stepped at the end of the turn.
     touched: BTreeSet<JobId>,
     leaving: bool,

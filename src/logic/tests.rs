@@ -7,6 +7,7 @@ mod kept;
 mod lost_gpus;
 mod news;
 mod open;
+mod orphans;
 mod owner;
 mod pools;
 mod rest;

@@ -24,10 +24,15 @@ impl State {
     ) {
         let mut hashes = Vec::new();
         for (job, task, cell, hash) in lost {
-            if let Some(copy) = self.copies.get_mut(&job)
-                && copy.lattice.cell(task) == cell
-            {
-                copy.lattice.note_missing(task, cell, hash);
+            match self.copies.get_mut(&job) {
+                Some(copy) if copy.lattice.cell(task) == cell => {
+                    copy.lattice.note_missing(task, cell, hash);
+                }
+                Some(_) => {}
+                None => {
+                    let orphans = self.orphans.entry(job).or_default();
+                    orphans.note_missing(task, cell, hash);
+                }
             }
             hashes.push(hash);
         }
@@ -38,6 +43,9 @@ impl State {
     pub(super) fn file_came(&mut self, hash: BlobHash) {
         for copy in self.copies.values_mut() {
             copy.lattice.file_came(hash);
+        }
+        for orphans in self.orphans.values_mut() {
+            orphans.file_came(hash);
         }
     }
 

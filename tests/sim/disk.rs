@@ -450,11 +450,18 @@ impl Disk {
         before - self.blobs.len()
     }
 
+    /// What is in each journal, also in those that have lost their specification.
+    pub fn all_frames(&self) -> impl Iterator<Item = (&JobId, &Vec<Record>)> {
+        let journals = self.journals.iter();
+        let whole = journals.map(|(job, journal)| (job, &journal.frames));
+        whole.chain(&self.partial)
+    }
+
     /// Files that journals name and that are not here, and of which results they are.
     pub fn missing_files(&self) -> Vec<(JobId, TaskIndex, Cell, BlobHash)> {
         let mut missing = Vec::new();
-        for (job, journal) in &self.journals {
-            for frame in &journal.frames {
+        for (job, frames) in self.all_frames() {
+            for frame in frames {
                 let Record::Task(record) = frame else {
                     continue;
                 };

@@ -131,9 +131,7 @@ impl World {
         };
         let info = machine.describe(format!("n{index}"), now.wall_ms);
         let mut state = State::new(now, info, config);
-        let whole = machine.disk.journals.iter();
-        let whole = whole.map(|(job, journal)| (job, &journal.frames));
-        for (job, frames) in whole.chain(&machine.disk.partial) {
+        for (job, frames) in machine.disk.all_frames() {
             frames
                 .iter()
                 .for_each(|frame| state.restore(*job, frame.clone()));

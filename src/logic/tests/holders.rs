@@ -197,7 +197,7 @@ impl Trio {
     }
 }
 
-fn done(task: TaskIndex, node: NodeId) -> TaskRecord {
+pub(super) fn done(task: TaskIndex, node: NodeId) -> TaskRecord {
     let record = TaskRecord::plain(
         task,
         Attempt {
