@@ -419,16 +419,15 @@ fn is_same(head: &JobHead, spec: &JobSpec) -> Result<(), QueryError> {
     )))
 }
 
-/// Fails, and says why, where these nodes cannot run the job, whatever GPUs those find that still
-/// look for them.
+/// Fails, and says why, where these nodes cannot run the job even at their best.
 pub(super) fn suits_some<'a>(
     spec: &JobSpec,
     place: Option<&Predicate>,
     infos: impl Iterator<Item = &'a NodeInfo>,
 ) -> Result<(), String> {
     let places: Vec<_> = infos
+        .map(NodeInfo::at_best)
         .filter(|info| place.is_none_or(|place| place.may_hold(info)))
-        .map(NodeInfo::with_any_gpus)
         .collect();
     let all: Vec<_> = places.iter().map(|info| &info.resources).collect();
     if !spec.work.kinds.is_empty() {

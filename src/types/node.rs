@@ -114,14 +114,17 @@ impl NodeInfo {
         }
     }
 
-    /// The node as it is if it finds as many GPUs as anybody may ask for: what this one lacks, it
-    /// will lack in any case.
-    pub fn with_any_gpus(&self) -> Cow<'_, Self> {
-        if !self.seeks_gpus {
-            return Cow::Borrowed(self);
-        }
+    /// The node at its best: with the GPUs that rest for a while, or, as long as it looks for GPUs,
+    /// with as many as anybody may ask for. What this one lacks, the node lacks in any case.
+    pub fn at_best(&self) -> Cow<'_, Self> {
+        let resting = self.gpus.iter().filter(|gpu| gpu.details.rests.is_some());
+        let gpu_milli = match (self.seeks_gpus, resting.count() as u32) {
+            (false, 0) => return Cow::Borrowed(self),
+            (false, resting) => self.resources.gpu_milli.saturating_add(resting * 1_000),
+            (true, _) => u32::MAX,
+        };
         let resources = Resources {
-            gpu_milli: u32::MAX,
+            gpu_milli,
             ..self.resources.clone()
         };
         Cow::Owned(Self {

@@ -3,7 +3,7 @@
 use super::Coordinator;
 use crate::{core::Core, submission};
 use nodectl_types::{After, NodeInfo, Phase, explain::Reason, gang::Gang, units::counted};
-use std::collections::BTreeSet;
+use std::{borrow::Cow, collections::BTreeSet};
 
 /// Why a job, or a node for it, stands still.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,8 +149,10 @@ impl Coordinator {
 
     /// Why a node can never run the job as it is now, whatever it did before.
     pub(super) fn unsuitability(&self, info: &NodeInfo) -> Option<Obstacle> {
-        if let Some(text) = self.lacks_for_all(&info.with_any_gpus()) {
-            return Some(Obstacle::new(Reason::NodeLacksResources, text));
+        let lacking = |text| Obstacle::new(Reason::NodeLacksResources, text);
+        let best = info.at_best();
+        if let Some(text) = self.lacks_for_all(&best) {
+            return Some(lacking(text));
         }
         if let Some(why) = info.takes_no_work() {
             return Some(Obstacle::new(Reason::NodeTakesNoWork, format!("it {why}")));
@@ -163,13 +165,16 @@ impl Coordinator {
             let text = format!("it does not satisfy `where = \"{}\"`", self.spec.place);
             return Some(Obstacle::new(Reason::NodeConditionUnmet, text));
         }
+        let is_better = matches!(best, Cow::Owned(_));
+        let lacks = is_better.then(|| self.lacks_for_all(info)).flatten();
         let is_open = info.seeks_gpus
             && (place.is_some_and(|place| !place.eval(info))
                 || self.spec.work.has_default_needs()
-                || self.lacks_for_all(info).is_some());
-        is_open.then(|| {
+                || lacks.is_some());
+        if is_open {
             let text = "it is still looking for its GPUs";
-            Obstacle::new(Reason::NodeSeeksGpus, text)
-        })
+            return Some(Obstacle::new(Reason::NodeSeeksGpus, text));
+        }
+        lacks.map(lacking)
     }
 }

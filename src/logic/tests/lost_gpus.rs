@@ -81,6 +81,31 @@ fn work_waits_while_all_gpus_rest_and_goes_on_when_one_is_back() {
 }
 
 #[test]
+fn a_job_that_comes_while_all_gpus_rest_waits_for_them() {
+    let lacks = "it has 0 GPUs, and a task needs 1 GPU; of Fast Card, it was lost";
+    for (place, why) in [("", lacks), ("gpus == 2", "it does not satisfy `where = ")] {
+        let mut state = State::new(Now::default(), with_gpus(1, &[1, 2]), config());
+        state.start();
+        let place = place.into();
+        let mut solo = Solo::on(
+            state,
+            JobSpec {
+                place,
+                ..on_gpus(1)
+            },
+        );
+        assert!(matches!(solo.answers[0], Ok(Answer::Submitted { .. })));
+        assert_eq!(solo.running.len(), 0);
+        let query = Query::Job(solo.job, JobQuery::Explain { task: None });
+        solo.turn(vec![Input::Ask { id: 5, query }]);
+        let told = format!("{:?}", solo.answers.last());
+        assert!(told.contains(why), "{told}");
+        solo.turn(vec![Input::Info(Box::new(with_gpus(2, &[])))]);
+        assert_eq!(solo.running.len(), 1);
+    }
+}
+
+#[test]
 fn a_task_that_loses_every_gpu_fails_in_the_end() {
     let mut solo = begun(1);
     for lives in 0..6 {
