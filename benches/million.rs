@@ -1,10 +1,12 @@
 //! A job of a million tasks, as a repetition and as a table of a million rows: how long submitting
 //! takes, what the node needs, and how fast it answers meanwhile. Before that a job of ten million
-//! in the core alone, from its first task to its last: what it keeps of each. `-- --tasks N`
-//! (1,000,000), `--core N` (10,000,000); 0 leaves one out.
+//! in the core alone, from its first task to its last: what it keeps of each. After it, jobs that
+//! have ended: what a node keeps of each that nobody asks about. `-- --tasks N` (1,000,000),
+//! `--core N` (10,000,000), `--ended N` (5,000); 0 leaves one out.
 
 mod support;
 
+use nodectl::http::Client;
 use std::{
     fmt::Write,
     fs,
@@ -24,9 +26,12 @@ use support::{
 /// How long the job runs while questions are asked.
 const RUNS: Duration = Duration::from_secs(10);
 const QUESTIONS: u32 = 20;
+/// Jobs that have ended rest by then.
+const RESTS: Duration = Duration::from_secs(25);
 
 fn main() {
     let (tasks, in_core) = (number("--tasks", 1_000_000), number("--core", 10_000_000));
+    let jobs = number("--ended", 5_000);
     report::title(&format!("{tasks} tasks in one job"));
     // First, while this process is small: what it starts begins with its memory.
     if in_core > 0 {
@@ -34,6 +39,9 @@ fn main() {
     }
     if tasks > 0 {
         cluster(tasks);
+    }
+    if jobs > 0 {
+        ended(jobs);
     }
 }
 
@@ -129,6 +137,39 @@ fn measure(kind: &str, make: impl FnOnce(&Path) -> PathBuf) {
         "",
     );
     cluster.ok(0, &["cancel", &id]);
+}
+
+/// A node that is started anew beside a tenth of the jobs, and beside all of them.
+fn ended(jobs: usize) {
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    cluster.add(&[("NODECTL_NODE__CORES", "2")]);
+    let few = jobs / 10;
+    let before = at_rest(&mut cluster, few);
+    let after = at_rest(&mut cluster, jobs - few);
+    report::bar(
+        &format!("a node's memory an ended job, {jobs} of them"),
+        (after - before) * f64::from(1 << 20) / (jobs - few) as f64,
+        1024.0,
+        "B",
+        &format!("{after:.0} MiB in all"),
+    );
+}
+
+/// The node's memory, in MiB, once so many more jobs of one task have ended and rest.
+fn at_rest(cluster: &mut Cluster, jobs: usize) -> f64 {
+    let api = Api::of(cluster.data_dir(0));
+    let file = write_job(cluster.dir.path(), "one", "command = [\"/bin/true\"]\n");
+    for _ in 0..jobs {
+        cluster.submit(0, &file);
+    }
+    support::wait_for("all have ended", || {
+        let lines = api.ask(Client::jobs)?;
+        lines.iter().all(|line| line.phase.is_ended()).then_some(())
+    });
+    cluster.kill9(0);
+    cluster.restart(0);
+    pause(RESTS);
+    proc::rss_mib(cluster.pid(0))
 }
 
 /// Asked at even intervals while the job runs.
