@@ -27,7 +27,8 @@ const LAST_RESORT: Duration = Duration::from_secs(20);
 const UNFIT: Duration = Duration::from_secs(4);
 /// And does not take it again meanwhile.
 const REST: Duration = Duration::from_secs(60);
-/// Copies of ended jobs that are compared in one period, of those that this node coordinates.
+/// Copies of ended jobs that are compared in one period, of those that this node coordinates; and
+/// claims that are disowned.
 const COMPARED: usize = 64;
 /// A node that just started waits this long for the others who held a job before it claims it from
 /// its own disk.
@@ -213,6 +214,29 @@ impl State {
         }
     }
 
+    /// This node has claimed the job in that epoch, and has nothing of it: whoever holds it is to
+    /// claim it.
+    pub(super) fn disown(&mut self, job: JobId, epoch: u32) {
+        for node in self.core.members.connected() {
+            self.core.send(node, Message::NoCopy { job, epoch });
+        }
+    }
+
+    /// A member may have missed that, or know claims of a life whose disk was lost.
+    fn disown_lost_claims(&mut self, to: NodeId) {
+        let is_lost =
+            |head: &&JobHead| head.holder == self.core.me && !self.copies.contains_key(&head.job);
+        let lost = self.core.directory.iter().filter(is_lost);
+        let mut lost: Vec<_> = lost.map(|head| (head.job, head.epoch)).collect();
+        if lost.len() > COMPARED {
+            let first = self.core.rng.random_range(0..lost.len());
+            lost.rotate_left(first);
+        }
+        for (job, epoch) in lost.into_iter().take(COMPARED) {
+            self.core.send(to, Message::NoCopy { job, epoch });
+        }
+    }
+
     /// Whether a node, which a head names, has said that it does not hold the job: until there is
     /// news from who coordinates it.
     pub(super) fn is_without(&self, job: JobId, node: NodeId) -> bool {
@@ -394,6 +418,7 @@ impl State {
         if let Some(peer) = self.core.random_peer() {
             self.tell_digests(peer, true);
             self.show_roster(peer);
+            self.disown_lost_claims(peer);
         }
         let jitter = Duration::from_millis(self.core.rng.random_range(0..1000));
         self.core

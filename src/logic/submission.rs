@@ -328,6 +328,8 @@ impl State {
             .notice(format!("job {job} cannot be kept here: {error}"));
         self.drop_claim(job, is_kept);
         if let Some(head) = self.core.directory.discard(job) {
+            // It may have been made a second time, and others have what the first came to.
+            self.disown(job, head.epoch);
             self.core.send(
                 head.submitter,
                 Message::Declined {

@@ -14,6 +14,8 @@ pub(super) struct Trio {
     /// Nodes whose disks do not answer, those that get no files, and what they owe.
     hanging: BTreeSet<usize>,
     waiting: BTreeSet<usize>,
+    /// Nodes that cannot have what tasks are given.
+    without_inputs: BTreeSet<usize>,
     owed: Vec<(usize, Input)>,
     /// Orders: from whom, to whom, of which task.
     orders: Vec<(usize, usize, TaskIndex)>,
@@ -43,6 +45,7 @@ impl Trio {
             running: Vec::new(),
             hanging: BTreeSet::new(),
             waiting: BTreeSet::new(),
+            without_inputs: BTreeSet::new(),
             owed: Default::default(),
             orders: Default::default(),
             answers: Vec::new(),
@@ -98,6 +101,12 @@ impl Trio {
                         let result = Ok(());
                         let fetched = (node, Input::Fetched { ticket, result });
                         if waits { &mut self.owed } else { &mut inputs }.push(fetched);
+                    }
+                    Effect::Disk(DiskEffect::FetchTree { ticket, .. }) => {
+                        let fails = self.without_inputs.contains(&node);
+                        let result = if fails { Err("gone".into()) } else { Ok(()) };
+                        let fetched = (node, Input::Fetched { ticket, result });
+                        if fails { &mut self.owed } else { &mut inputs }.push(fetched);
                     }
                     Effect::Disk(DiskEffect::SendRecords {
                         to,
@@ -224,15 +233,22 @@ pub(super) fn done(task: TaskIndex, node: NodeId) -> TaskRecord {
 
 /// A job of twenty tasks that the first coordinates, and which the others hold.
 fn held_by_all(trio: &mut Trio) -> JobId {
+    held(
+        trio,
+        Arc::new(JobSpec {
+            repeat: 20,
+            ..(*spec()).clone()
+        }),
+    )
+}
+
+/// A job that the first coordinates.
+fn held(trio: &mut Trio, spec: Arc<JobSpec>) -> JobId {
     let ids: Vec<_> = (0..3).map(|node| trio.id(node)).collect();
     let job = (1..)
         .map(JobId)
         .find(|job| rank::ranked(*job, ids.clone())[0] == ids[0])
         .expect("one in three");
-    let spec = Arc::new(JobSpec {
-        repeat: 20,
-        ..(*spec()).clone()
-    });
     trio.give(vec![(
         0,
         Input::Ask {
@@ -496,4 +512,53 @@ fn nodes_remember_who_came_and_died_who_took_over_and_what_ran_again() {
     let by_first = noticed(&mut trio, 0);
     let again = |line: &String| line.starts_with("Retried: squares runs ");
     assert!(by_first.iter().any(again), "{by_first:?}");
+}
+
+/// It was submitted twice by one key, since an answer was late. The second claim is the later one
+/// and counts, but what tasks are given cannot be brought to the node that makes it.
+#[test]
+fn a_claim_that_comes_to_nothing_leaves_the_job_to_those_who_hold_it() {
+    let mut trio = Trio::new();
+    trio.cut.extend([(0, 2), (1, 2)]);
+    trio.without_inputs.insert(2);
+    let mut given = (*spec()).clone();
+    Arc::make_mut(&mut given.work).inputs = Some(BlobHash([9; 32]));
+    let job = held(&mut trio, Arc::new(given.clone()));
+    assert_eq!(trio.nodes[0].claim_of(job), Some(1));
+    trio.cut.clear();
+    let (submitter, holder) = (trio.id(1), trio.id(2));
+    let spec = Arc::new(JobSpec { submitter, ..given });
+    let first = trio.nodes[0]
+        .core()
+        .directory
+        .get(job)
+        .expect("it is claimed");
+    let head = Box::new(JobHead {
+        epoch: 0,
+        version: 1,
+        holder,
+        submitter,
+        spec: spec.hash(),
+        ..first.clone()
+    });
+    let offer = Message::Offer {
+        head,
+        spec: Some(spec),
+    };
+    let from = trio.id(0);
+    trio.give(vec![(
+        2,
+        Input::Message {
+            from,
+            message: offer,
+        },
+    )]);
+    for _ in 0..10 {
+        trio.wait(3_000);
+        let owed = std::mem::take(&mut trio.owed);
+        trio.give(owed);
+    }
+    trio.wait(60_000);
+    let claims = trio.nodes.iter().map(|node| node.claim_of(job));
+    assert_eq!(claims.flatten().collect::<Vec<_>>(), [3]);
 }
