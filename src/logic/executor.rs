@@ -282,6 +282,10 @@ impl Executor {
         } else if ordered.epoch < head.epoch || ordered.coordinator != head.holder {
             ordered.epoch = head.epoch;
             ordered.coordinator = head.holder;
+            // It may have asked already: before a claim that gives way to its own ordered this.
+            if !ordered.queue.is_empty() || !ordered.running.is_empty() {
+                self.holding(core, head.holder, (head.job, head.epoch, 0), false);
+            }
         }
         self.forget_if_idle(core, head.job);
         self.start_what_fits(core);

@@ -562,3 +562,33 @@ fn a_claim_that_comes_to_nothing_leaves_the_job_to_those_who_hold_it() {
     let claims = trio.nodes.iter().map(|node| node.claim_of(job));
     assert_eq!(claims.flatten().collect::<Vec<_>>(), [3]);
 }
+
+/// It asked what is here before the claim that gives way to it had ordered anything.
+#[test]
+fn a_better_claim_is_told_what_is_here_once_it_is_known() {
+    let mut solo = Solo::with(8, 0);
+    let holder = NodeId([2; 32]);
+    let head = JobHead {
+        epoch: 2,
+        holder,
+        ..solo.head().clone()
+    };
+    let mono = solo.mono + Duration::from_millis(10);
+    let message = Message::Heads(vec![head]);
+    let inputs = [
+        Input::PeerUp(holder),
+        Input::Message {
+            from: holder,
+            message,
+        },
+    ];
+    let effects = solo.state.handle(Now { mono, wall_ms: 0 }, inputs);
+    let told = effects.into_iter().find_map(|effect| match effect {
+        Effect::Send {
+            to,
+            message: Message::Holding { inventory, .. },
+        } if to == holder => Some(inventory),
+        _ => None,
+    });
+    assert_eq!(told.expect("it is told").running, solo.running);
+}
