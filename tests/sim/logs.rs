@@ -10,9 +10,11 @@ use nodectl_types::{
     query::{Cursor, EntryKey},
 };
 use rand::{RngExt, rngs::StdRng};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 const READERS: usize = 2;
+/// All have met by then, if nothing is in their way.
+const MET_BY: Duration = Duration::from_secs(2);
 /// A page of entries.
 const PAGE: u32 = 16;
 
@@ -42,8 +44,18 @@ impl Plan {
                 writers: rng.random_range(1..=4),
                 entries: rng.random_range(1..=60),
             };
-            let at = std::time::Duration::from_millis(rng.random_range(50..storm_ms / 2));
+            let at = Duration::from_millis(rng.random_range(50..storm_ms / 2));
             self.items.push((at, Item::Act(Act::Log(log))));
+        }
+        self.let_all_meet();
+    }
+
+    /// Whoever has met nobody agrees with itself: cuts begin when all have met.
+    pub fn let_all_meet(&mut self) {
+        for (at, item) in &mut self.items {
+            if let Item::Fault(Fault::Cut { .. }) = item {
+                *at = (*at).max(MET_BY);
+            }
         }
     }
 

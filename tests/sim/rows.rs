@@ -32,6 +32,7 @@ impl Plan {
                 job.open = rng.random_bool(0.6);
             }
         }
+        self.let_all_meet();
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{
     verdict::{Statistics, Verdict},
     world::{START, World},
 };
+use nodectl_types::limits::JOB_REPLICAS;
 use std::{
     collections::{BTreeMap, BTreeSet},
     panic::AssertUnwindSafe,
@@ -80,9 +81,11 @@ pub fn run(plan: Plan, options: &Options) -> Report {
     })
 }
 
+/// What files there will be shows while it runs: they go to holders beside each other.
 fn run_until_content(world: &mut World, patience: Duration) {
     let deadline = world.now + patience;
-    while !world.is_content() && world.now < deadline && !world.verdict.is_final() {
+    let is_over = |world: &World| world.now >= deadline + world.copying() * JOB_REPLICAS as u32;
+    while !world.is_content() && !is_over(world) && !world.verdict.is_final() {
         world.run_for(Duration::from_millis(500));
     }
 }
