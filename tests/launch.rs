@@ -456,6 +456,9 @@ fn scripts_of_psd_run_share_parameters_through_its_servers() {
     let (Some(path), Some(bed)) = (python_path_of(PYTHON), hosts()) else {
         return;
     };
+    if env!("CARGO_MANIFEST_DIR").starts_with("/tmp/") {
+        return eprintln!("SKIPPED: the repository is below /tmp, of which each host has its own");
+    }
     let cluster = Cluster::empty(Discovery::Peers);
     fs::write(bed.path().join("train.py"), TRAINS).expect("writable");
     let nodes =

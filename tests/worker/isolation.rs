@@ -230,6 +230,11 @@ fn a_task_of_a_machine_that_is_read_only_changes_its_own_directory_alone() {
     if !can_hide() {
         return;
     }
+    if env!("CARGO_TARGET_TMPDIR").starts_with("/tmp/") {
+        return eprintln!(
+            "SKIPPED: the target directory is below /tmp, of which tasks have their own"
+        );
+    }
     let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let beside = outside.path().display();
     fs::write(outside.path().join("beside"), "as it was").unwrap();
