@@ -282,7 +282,8 @@ impl Executor {
         } else if ordered.epoch < head.epoch || ordered.coordinator != head.holder {
             ordered.epoch = head.epoch;
             ordered.coordinator = head.holder;
-            // It may have asked already: before a claim that gives way to its own ordered this.
+            // The new holder may have asked before a claim that gives way to its own ordered
+            // what is here.
             if !ordered.queue.is_empty() || !ordered.running.is_empty() {
                 self.holding(core, head.holder, (head.job, head.epoch, 0), false);
             }

@@ -38,7 +38,7 @@ impl State {
         orphans.records
     }
 
-    /// Where this node coordinates the job its coordinator has them confirmed, as all records.
+    /// The job's coordinator, this node, has its orphans confirmed, as it has all records.
     pub(super) fn coordinate_orphans(&mut self, job: JobId) {
         let records = self.adopt_orphans(job);
         self.with_coordinator(job, |coordinator, core, copy| {

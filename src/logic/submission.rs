@@ -328,7 +328,7 @@ impl State {
             .notice(format!("job {job} cannot be kept here: {error}"));
         self.drop_claim(job, is_kept);
         if let Some(head) = self.core.directory.discard(job) {
-            // It may have been made a second time, and others have what the first came to.
+            // Others may hold the job by an earlier claim, which this one has set aside.
             self.disown(job, head.epoch);
             self.core.send(
                 head.submitter,

@@ -30,8 +30,9 @@ impl State {
                 }
                 Some(_) => {}
                 None => {
-                    let orphans = self.orphans.entry(job).or_default();
-                    orphans.note_missing(task, cell, hash);
+                    if let Some(orphans) = self.orphans.get_mut(&job) {
+                        orphans.note_missing(task, cell, hash);
+                    }
                 }
             }
             hashes.push(hash);

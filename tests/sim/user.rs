@@ -46,8 +46,8 @@ pub struct Watched {
     pub phase: Option<Phase>,
     /// When it was tried once more.
     pub retried: Option<Time>,
-    /// It was told to have failed after that: by what of it was told anew, or so late that the retry
-    /// has begun by then.
+    /// The job was told to have failed after its retry: by what of it was told anew, or so late that
+    /// the retry has begun by then.
     pub failed_again: bool,
     /// Tasks that were reported to have been cancelled.
     pub told_cancelled: BTreeSet<TaskIndex>,

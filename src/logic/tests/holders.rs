@@ -514,8 +514,8 @@ fn nodes_remember_who_came_and_died_who_took_over_and_what_ran_again() {
     assert!(by_first.iter().any(again), "{by_first:?}");
 }
 
-/// It was submitted twice by one key, since an answer was late. The second claim is the later one
-/// and counts, but what tasks are given cannot be brought to the node that makes it.
+/// A job was submitted twice by one key, since an answer was late. The second claim is the later
+/// one and counts, but what tasks are given cannot be brought to the node that makes it.
 #[test]
 fn a_claim_that_comes_to_nothing_leaves_the_job_to_those_who_hold_it() {
     let mut trio = Trio::new();
@@ -541,18 +541,10 @@ fn a_claim_that_comes_to_nothing_leaves_the_job_to_those_who_hold_it() {
         spec: spec.hash(),
         ..first.clone()
     });
-    let offer = Message::Offer {
-        head,
-        spec: Some(spec),
-    };
+    let spec = Some(spec);
+    let message = Message::Offer { head, spec };
     let from = trio.id(0);
-    trio.give(vec![(
-        2,
-        Input::Message {
-            from,
-            message: offer,
-        },
-    )]);
+    trio.give(vec![(2, Input::Message { from, message })]);
     for _ in 0..10 {
         trio.wait(3_000);
         let owed = std::mem::take(&mut trio.owed);
@@ -563,7 +555,8 @@ fn a_claim_that_comes_to_nothing_leaves_the_job_to_those_who_hold_it() {
     assert_eq!(claims.flatten().collect::<Vec<_>>(), [3]);
 }
 
-/// It asked what is here before the claim that gives way to it had ordered anything.
+/// A claim asks what a node holds, and the node claims the job itself before it hears of that
+/// claim: what it orders until it gives way was not in its answer.
 #[test]
 fn a_better_claim_is_told_what_is_here_once_it_is_known() {
     let mut solo = Solo::with(8, 0);
