@@ -129,6 +129,7 @@ impl State {
 
     /// Gives up records that cannot be read, of jobs that this node coordinates, if every holder is
     /// here and has shown its copy several times: nobody has them, and their tasks are done again.
+    /// Results that others brought in their place, and that are being kept, are not given up.
     fn give_up_unread(&mut self) {
         let all_have_shown = |job: &JobId| {
             let holders = self.core.directory.get(*job).map(|head| head.holders());
@@ -144,8 +145,11 @@ impl State {
         });
         for job in given_up.map(|(job, _)| *job).collect::<Vec<_>>() {
             self.with_coordinator(job, |coordinator, core, copy| {
-                let lost = copy.lattice.forget_unread();
-                coordinator.do_again(core, &copy.lattice, lost);
+                let is_lost = |task| !coordinator.is_end_coming(task);
+                let lost = copy.lattice.forget_unread(is_lost);
+                if !lost.is_empty() {
+                    coordinator.do_again(core, &copy.lattice, lost);
+                }
             });
         }
     }

@@ -186,10 +186,10 @@ impl Lattice {
         says_as_much && self.is_unread(task)
     }
 
-    /// Gives up what cannot be read any more, as if it had never been known: no other holder has
-    /// it. Returns the tasks.
-    pub fn forget_unread(&mut self) -> BTreeSet<TaskIndex> {
-        let lost = std::mem::take(&mut self.unread);
+    /// Gives up what cannot be read any more and is lost, as if it had never been known: no other
+    /// holder has it. Returns the tasks.
+    pub fn forget_unread(&mut self, is_lost: impl Fn(TaskIndex) -> bool) -> BTreeSet<TaskIndex> {
+        let lost: BTreeSet<_> = self.unread.extract_if(.., |task| is_lost(*task)).collect();
         for task in &lost {
             self.replace(*task, Cell::Unknown);
         }

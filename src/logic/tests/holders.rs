@@ -414,6 +414,33 @@ fn what_a_dead_holder_was_to_bring_comes_from_another() {
     );
 }
 
+/// The first cannot read two results any more, and writes those that another holder brings. They
+/// count when others have them on their disks, too, which take their time; nothing is done again
+/// meanwhile.
+#[test]
+fn a_lost_result_that_another_holder_brings_is_not_done_again() {
+    let mut trio = Trio::new();
+    let job = held_by_all(&mut trio);
+    (0..20).for_each(|_| (0..3).for_each(|node| trio.end_all_on(node)));
+    let all: BTreeSet<_> = (0..20).collect();
+    assert_eq!((trio.done(0, job), trio.done(1, job)), (all.clone(), all));
+    trio.orders.clear();
+    trio.hanging.extend([1, 2]);
+    let tasks = vec![4, 7];
+    trio.give(vec![(0, Input::RecordsLost { job, tasks })]);
+    trio.wait(120_000);
+    let unread = |trio: &Trio| {
+        let copy = trio.nodes[0].copy_of(job).expect("all hold it");
+        [4, 7].map(|task| copy.lattice.is_unread(task))
+    };
+    assert_eq!((&trio.orders, unread(&trio)), (&vec![], [true, true]));
+    trio.hanging.clear();
+    let owed = std::mem::take(&mut trio.owed);
+    trio.give(owed);
+    trio.wait(3_000);
+    assert_eq!((&trio.orders, unread(&trio)), (&vec![], [false, false]));
+}
+
 /// The first cancels the job and dies before anybody has written that; the third has heard of it,
 /// and takes over.
 #[test]

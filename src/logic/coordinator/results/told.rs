@@ -46,6 +46,11 @@ impl ResultPipeline {
 }
 
 impl Coordinator {
+    /// An end of the task is on its way to the disks, or a node has one that will be.
+    pub fn is_end_coming(&self, task: TaskIndex) -> bool {
+        self.results.is_coming(task)
+    }
+
     /// News from a node.
     pub fn report(
         &mut self,
