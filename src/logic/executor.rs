@@ -600,9 +600,9 @@ impl Ordered {
     fn inventory(&self) -> Inventory {
         let drawn = if self.work.adaptive {
             let queue = self.queue.iter();
-            let queue = queue.map(|order| (order.task, order.params.clone()));
+            let queue = queue.map(|order| (order.task, order.attempt, order.params.clone()));
             let running = self.running.iter();
-            let running = running.map(|(key, task)| (key.0, task.params.clone()));
+            let running = running.map(|(key, task)| (key.0, key.1, task.params.clone()));
             queue.chain(running).collect()
         } else {
             Vec::new()

@@ -29,8 +29,8 @@ pub struct Assignment {
 pub struct Inventory {
     pub queued: Vec<(TaskIndex, Attempt)>,
     pub running: Vec<(TaskIndex, Attempt)>,
-    /// The parameters of those tasks, where they are drawn while the job runs.
-    pub drawn: Vec<(TaskIndex, Params)>,
+    /// The parameters of those attempts, where they are drawn while the job runs.
+    pub drawn: Vec<(TaskIndex, Attempt, Params)>,
     /// The nodes of each gang that it leads, in the order of their ranks.
     pub seated: Vec<(TaskIndex, Attempt, Vec<NodeId>)>,
 }

@@ -6,9 +6,14 @@
 //! A task keeps its parameters until it has ended, however often it is tried.
 
 use super::Coordinator;
-use crate::{core::Core, lattice::Lattice, tpe::Tpe};
+use crate::{
+    core::{Core, Try},
+    lattice::Lattice,
+    tpe::Tpe,
+};
 use nodectl_types::{
-    Cell, Outcome, ParamSpace, Params, Sweep, TaskIndex, limits::RECORD_BATCH, record::TaskRecord,
+    Attempt, Cell, Outcome, ParamSpace, Params, Sweep, TaskIndex, limits::RECORD_BATCH,
+    record::TaskRecord,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,6 +30,8 @@ pub(super) struct Search {
     tpe: Tpe,
     /// Of tasks that may run yet, and of those that failed for good.
     drawn: BTreeMap<TaskIndex, Params>,
+    /// Of attempts that another claim ordered, and that run with other parameters.
+    drawn_elsewhere: BTreeMap<Try, Params>,
     /// Tasks that had ended when the job was claimed.
     unread: Unread,
     /// Draws that are left in this turn.
@@ -94,6 +101,7 @@ impl Search {
             tpe: Tpe::new(space.clone(), sweep.goal),
             sweep: sweep.clone(),
             drawn: BTreeMap::new(),
+            drawn_elsewhere: BTreeMap::new(),
             unread: Unread::of(lattice),
             left: MOST_DRAWS,
             is_lack_told: false,
@@ -114,9 +122,19 @@ impl Search {
         params
     }
 
-    /// The parameters of a task that has not ended, where they are known.
-    pub(super) fn params_of(&self, task: TaskIndex) -> Params {
-        self.drawn.get(&task).cloned().unwrap_or_default()
+    /// The parameters of an attempt of a task that has not ended, where they are known.
+    pub(super) fn params_of(&self, (task, attempt): Try) -> Params {
+        let elsewhere = self.drawn_elsewhere.get(&(task, attempt));
+        let params = elsewhere.or_else(|| self.drawn.get(&task));
+        params.cloned().unwrap_or_default()
+    }
+
+    /// An attempt waits or runs with these parameters.
+    fn hear(&mut self, (task, attempt): Try, params: &Params) {
+        let known = self.drawn.entry(task).or_insert_with(|| params.clone());
+        if known != params {
+            self.drawn_elsewhere.insert((task, attempt), params.clone());
+        }
     }
 
     /// What a record says that counts. False if it is of a task that is done and says nothing of
@@ -142,6 +160,7 @@ impl Search {
             (Outcome::Done | Outcome::Stopped(_) | Outcome::Cancelled, _) => {}
         }
         self.drawn.remove(&task);
+        self.drawn_elsewhere.retain(|key, _| key.0 != task);
         value.is_some() || !record.is_done()
     }
 }
@@ -223,15 +242,54 @@ impl Coordinator {
     }
 
     /// What runs on a node, with which parameters.
-    pub(super) fn hear_drawn(&mut self, lattice: &Lattice, drawn: &[(TaskIndex, Params)]) {
+    pub(super) fn hear_drawn(&mut self, lattice: &Lattice, drawn: &[(TaskIndex, Attempt, Params)]) {
         let Some(search) = &mut self.search else {
             return;
         };
-        for (task, params) in drawn {
+        for (task, attempt, params) in drawn {
             let is_open = matches!(lattice.cell(*task), Cell::Unknown | Cell::Failed { .. });
             if *task < lattice.tasks() && is_open {
-                search.drawn.entry(*task).or_insert_with(|| params.clone());
+                search.hear((*task, *attempt), params);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodectl_types::{NodeId, SearchAxis, SearchSpace, Value, sweep::Goal};
+
+    #[test]
+    fn an_attempt_of_another_claim_keeps_what_that_drew() {
+        let (min, max) = (0.0, 1.0);
+        let log = false;
+        let space = SearchSpace {
+            axes: vec![("x".into(), SearchAxis::Fraction { min, max, log })],
+            count: 4,
+            seed: 7,
+        };
+        let sweep = Sweep {
+            metric: "loss".into(),
+            goal: Goal::Min,
+            stop: None,
+        };
+        let lattice = Lattice::new(4);
+        let params = ParamSpace::Search(space);
+        let mut search = Search::new(&params, Some(&sweep), &lattice).expect("it searches");
+        let attempt = |claim| Attempt {
+            epoch: 2,
+            claim,
+            number: 1,
+        };
+        let ours = search.params_for(1);
+        let theirs = vec![("x".to_string(), Value::Float(0.25))];
+        search.hear((1, attempt(8)), &theirs);
+        search.hear((1, attempt(7)), &ours);
+        let known = |search: &Search| [7, 8].map(|claim| search.params_of((1, attempt(claim))));
+        assert_eq!(known(&search), [ours, theirs]);
+        let cancelled = TaskRecord::plain(1, attempt(8), NodeId([1; 32]), Outcome::Cancelled);
+        search.note(&cancelled);
+        assert_eq!(known(&search), [Params::new(), Params::new()]);
     }
 }

@@ -212,16 +212,13 @@ impl Coordinator {
             .as_ref()
             .and_then(|trials| trials.last(task));
         let value = last.map(|(metric, point)| json_object(metric, point));
-        // A rival's attempt beside an order of this claim runs with what the rival drew.
-        let is_foreign = active.as_ref().is_some_and(|it| !self.is_ours(it.attempt));
+        let never = self.attempt(0);
+        let attempt = active.as_ref().map_or(never, |active| active.attempt);
         let params = match (&self.search, &self.rows) {
-            (Some(_), _) if is_foreign && self.last_number(task) > 0 => Vec::new(),
-            (Some(search), _) => search.params_of(task),
+            (Some(search), _) => search.params_of((task, attempt)),
             (None, Some(rows)) => rows.params_of(task),
             (None, None) => Vec::new(),
         };
-        let never = self.attempt(0);
-        let attempt = active.as_ref().map_or(never, |active| active.attempt);
         let node = active.as_ref().map_or(core.me, |active| active.node);
         let record = TaskRecord {
             accepted: self.epoch,

@@ -289,7 +289,7 @@ fn execution() -> Vec<Message> {
     let inventory = Inventory {
         queued: vec![(4, ATTEMPT)],
         running: vec![(5, ATTEMPT)],
-        drawn: vec![(5, vec![("x".into(), Value::Float(0.5))])],
+        drawn: vec![(5, ATTEMPT, vec![("x".into(), Value::Float(0.5))])],
         seated: vec![(5, ATTEMPT, vec![NODE])],
     };
     let work = Some(spec().work);

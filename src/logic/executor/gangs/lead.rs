@@ -522,7 +522,8 @@ impl Executor {
             let nodes = lead.seats.iter().map(|seat| seat.node).collect();
             inventory.seated.push((task, attempt, nodes));
             if lead.work.adaptive {
-                inventory.drawn.push((task, lead.task.params.clone()));
+                let params = lead.task.params.clone();
+                inventory.drawn.push((task, attempt, params));
             }
         }
     }
