@@ -355,9 +355,13 @@ impl State {
                 coordinator.learned(core, &copy.lattice, from, chunk, records);
             });
         }
-        let Some(copy) = self.copies.get(&job) else {
+        let Some(copy) = self.copies.get_mut(&job) else {
             return;
         };
+        // Whatever another disk can read of a task is more than what this one has lost: if a third
+        // has that still, it comes from there.
+        let brought: BTreeSet<_> = records.iter().map(|record| record.task).collect();
+        copy.lattice.forget_unread(|task| brought.contains(&task));
         let news: Vec<_> = records
             .into_iter()
             .filter(|record| copy.lattice.lacks(record))

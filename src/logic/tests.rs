@@ -16,6 +16,7 @@ mod retention;
 mod roster;
 mod seeking_gpus;
 mod submissions;
+mod unread;
 
 use super::*;
 use nodectl_types::{
