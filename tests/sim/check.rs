@@ -604,14 +604,12 @@ impl World {
             if twice {
                 self.branch("two claims in one epoch");
             }
-            let is_void = |watched: &crate::user::Watched| {
-                watched.phase.is_none_or(|phase: Phase| !phase.is_ended())
-            };
+            let lacks_news = |watched: &crate::user::Watched| !watched.is_content();
             if self.is_expired(*job)
-                && self.user.jobs.get(job).is_some_and(is_void)
+                && self.user.jobs.get(job).is_some_and(lacks_news)
                 && self.spec_copies(*job) == 0
             {
-                // It ended and was forgotten before its user asked.
+                // It ended and was forgotten before its user had asked for all of it.
                 self.user.jobs.get_mut(job).expect("a key of the map").void = true;
             }
         }

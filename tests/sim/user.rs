@@ -60,6 +60,23 @@ pub struct Watched {
     pub void: bool,
 }
 
+impl Watched {
+    /// Its user has heard of its end, and all of it; or it is gone.
+    pub fn is_content(&self) -> bool {
+        match self.phase {
+            _ if self.void => true,
+            Some(Phase::Done) => {
+                (self.done.len() + self.told_cancelled.difference(&self.done).count()) as u32
+                    >= self.tasks
+            }
+            // What is told to have failed is tried again.
+            Some(Phase::Failed) => self.failed_again,
+            Some(phase) => phase.is_ended(),
+            None => false,
+        }
+    }
+}
+
 #[derive(Debug)]
 enum About {
     Submit(usize),
@@ -111,19 +128,8 @@ impl User {
 
     /// All was submitted, and every job is known to have ended with all its results told.
     pub fn is_content(&self) -> bool {
-        let told = |job: &Watched| match job.phase {
-            _ if job.void => true,
-            Some(Phase::Done) => {
-                (job.done.len() + job.told_cancelled.difference(&job.done).count()) as u32
-                    >= job.tasks
-            }
-            // What is told to have failed is tried again.
-            Some(Phase::Failed) => job.failed_again,
-            Some(phase) => phase.is_ended(),
-            None => false,
-        };
         let submitted = |want: &Want| want.job.is_some() && (!want.cancel || self.is_over(want));
-        self.wants.iter().all(submitted) && self.jobs.values().all(told)
+        self.wants.iter().all(submitted) && self.jobs.values().all(Watched::is_content)
     }
 
     fn is_over(&self, want: &Want) -> bool {
@@ -396,6 +402,13 @@ impl World {
             .is_some_and(|head| head.phase.is_ended() && !head.cancelled)
     }
 
+    /// The job had failed, and its user's wish that it goes on may have come after the one that it
+    /// ends.
+    fn retry_crosses(&self, job: JobId) -> bool {
+        let retried = self.user.jobs.get(&job).and_then(|job| job.retried);
+        retried.is_some_and(|at| self.now < at + RETRIES_BY)
+    }
+
     fn submit(&mut self, node: usize, number: usize) {
         let submitter = self.machines[node].id;
         let spec = self.spec(number, submitter);
@@ -572,7 +585,9 @@ impl World {
                     want.cancel_asked = None;
                 }
                 if answer.is_ok() {
-                    let ended = (had_ended && self.has_ended(job)) || self.ended_by_itself(job);
+                    let ended = (had_ended && self.has_ended(job))
+                        || self.ended_by_itself(job)
+                        || self.retry_crosses(job);
                     self.hear_cancelled(node, job, ended);
                 }
             }
