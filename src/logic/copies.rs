@@ -296,7 +296,7 @@ impl State {
         {
             Some(copy) => copy.spec = KnownSpec::new(spec),
             None => {
-                self.copies.insert(job, LocalCopy::new(spec));
+                self.copies.insert(job, LocalCopy::new(spec).into());
             }
         }
     }
@@ -677,6 +677,6 @@ impl State {
 
     /// The state of a job that this node keeps.
     pub fn copy_of(&self, job: JobId) -> Option<&LocalCopy> {
-        self.copies.get(&job)
+        self.copies.get(&job).map(|copy| &**copy)
     }
 }

@@ -17,7 +17,7 @@ struct Known {
 
 #[derive(Debug)]
 pub struct Directory {
-    heads: BTreeMap<JobId, Known>,
+    heads: BTreeMap<JobId, Box<Known>>,
     /// Hashes over the heads of each bucket and over what was removed of it, kept up: equal where
     /// these are.
     digests: Vec<u64>,
@@ -174,15 +174,15 @@ impl Directory {
         let job = head.job;
         self.toggle(job);
         let hash = hash(&head);
-        let before = self.heads.insert(job, Known { head, hash });
+        let before = self.heads.insert(job, Known { head, hash }.into());
         self.toggle(job);
         before.map(|known| known.head)
     }
 
     /// Takes the job's head out of its bucket's digest, or puts it in.
     fn toggle(&mut self, job: JobId) {
-        let is_shown = |_: &&Known| !self.hidden.contains(&job);
-        if let Some(known) = self.heads.get(&job).filter(is_shown) {
+        let is_shown = !self.hidden.contains(&job);
+        if let Some(known) = self.heads.get(&job).filter(|_| is_shown) {
             self.digests[bucket(job)] ^= known.hash;
         }
     }

@@ -56,7 +56,7 @@ impl State {
         // Whoever coordinated it before may have made us a replica.
         let copy = self.copies.remove(&job).filter(|copy| copy.kept);
         let recover = copy.is_some();
-        let copy = copy.unwrap_or_else(|| LocalCopy::kept(spec));
+        let copy = copy.unwrap_or_else(|| LocalCopy::kept(spec).into());
         let (spec, me) = (copy.spec.name(), self.core.me);
         let head = JobHead {
             epoch,
@@ -73,7 +73,7 @@ impl State {
             recover,
         );
         self.copies.insert(job, copy);
-        self.coordinators.insert(job, coordinator);
+        self.coordinators.insert(job, coordinator.into());
         self.hand_writes_over(job);
         self.touched.insert(job);
     }
@@ -402,7 +402,7 @@ impl State {
             ..head
         };
         let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, true);
-        self.coordinators.insert(job, coordinator);
+        self.coordinators.insert(job, coordinator.into());
         self.hand_writes_over(job);
         self.touched.insert(job);
     }
@@ -495,6 +495,8 @@ impl State {
 
     /// The epoch of the claim that this node holds on a job.
     pub fn claim_of(&self, job: JobId) -> Option<u32> {
-        self.coordinators.get(&job).map(Coordinator::epoch)
+        self.coordinators
+            .get(&job)
+            .map(|coordinator| coordinator.epoch())
     }
 }

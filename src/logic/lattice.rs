@@ -72,6 +72,8 @@ impl Lattice {
         (self.cells, self.claims, self.digests) = (Vec::new(), Vec::new(), Vec::new());
         self.wide.clear();
         self.failed.clear();
+        self.unread.clear();
+        self.unwhole.clear();
     }
 
     /// Whether only counts and one digest are known here, and the cells are to be read again before

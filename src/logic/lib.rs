@@ -124,8 +124,8 @@ pub struct State {
     core: Core,
     config: Config,
     /// The jobs whose state this node keeps, as coordinator or replica.
-    copies: BTreeMap<JobId, LocalCopy>,
-    coordinators: BTreeMap<JobId, Coordinator>,
+    copies: BTreeMap<JobId, Box<LocalCopy>>,
+    coordinators: BTreeMap<JobId, Box<Coordinator>>,
     executor: Executor,
     questions: Questions,
     submissions: BTreeMap<JobId, PendingSubmission>,
@@ -590,8 +590,8 @@ impl State {
 
 /// A job's coordinator together with its state.
 fn pair<'a>(
-    coordinators: &'a mut BTreeMap<JobId, Coordinator>,
-    copies: &'a mut BTreeMap<JobId, LocalCopy>,
+    coordinators: &'a mut BTreeMap<JobId, Box<Coordinator>>,
+    copies: &'a mut BTreeMap<JobId, Box<LocalCopy>>,
     job: JobId,
 ) -> Option<(&'a mut Coordinator, &'a mut LocalCopy)> {
     Some((coordinators.get_mut(&job)?, copies.get_mut(&job)?))

@@ -236,8 +236,9 @@ impl State {
 
     /// Whether the job's specification is on its way from the disk.
     pub(super) fn awaits_spec(&self, job: JobId) -> bool {
-        let is_partial = |copy: &LocalCopy| copy.spec.whole().is_none();
-        self.recalls.jobs.contains_key(&job) && self.copies.get(&job).is_some_and(is_partial)
+        let copy = self.copies.get(&job);
+        let is_partial = copy.is_some_and(|copy| copy.spec.whole().is_none());
+        self.recalls.jobs.contains_key(&job) && is_partial
     }
 
     /// The specification of a job that rests has been read again, or cannot be.
@@ -334,7 +335,7 @@ impl State {
             ..
         } = recall;
         let copy = self.copies.get_mut(&job);
-        let is_it = |copy: &&mut LocalCopy| {
+        let is_it = |copy: &&mut Box<LocalCopy>| {
             copy.lattice.is_resting() && copy.lattice.tasks() == found.tasks()
         };
         if let Some(copy) = copy.filter(is_it) {
@@ -397,6 +398,16 @@ impl State {
             }
         }
         self.read_next();
+    }
+}
+
+/// Gives back the memory of a map or a set that has been emptied, which keeps some otherwise.
+pub(super) fn give_back<T: Default>(emptied: &mut T)
+where
+    for<'a> &'a T: IntoIterator,
+{
+    if (&*emptied).into_iter().next().is_none() {
+        *emptied = T::default();
     }
 }
 

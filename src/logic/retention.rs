@@ -10,7 +10,6 @@
 
 use super::{
     Effect, State,
-    coordinator::Coordinator,
     election::LOOK_AROUND,
     io::{Asker, Note},
     timers::Timer,
@@ -171,8 +170,8 @@ impl State {
 
     /// While a job's results are not safe its users cannot learn of its end.
     fn has_ended(&self, head: &JobHead) -> bool {
-        let tells = |coordinator: &Coordinator| coordinator.has_ended(&self.core);
-        head.phase.is_ended() && self.coordinators.get(&head.job).is_none_or(tells)
+        let coordinator = self.coordinators.get(&head.job);
+        head.phase.is_ended() && coordinator.is_none_or(|it| it.has_ended(&self.core))
     }
 
     /// Whether the job has ended, and its coordinator, this node, still makes sure that nobody can

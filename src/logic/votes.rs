@@ -5,7 +5,7 @@
 //! when that is on disk, so that the next life knows it, too. From then on nothing of an earlier
 //! claim is taken.
 
-use super::{State, coordinator::Coordinator, directory::named};
+use super::{State, directory::named};
 use nodectl_types::{JobHead, JobId, Message, NodeId};
 
 impl State {
@@ -71,10 +71,11 @@ impl State {
     /// A voter has voted for another claim of this epoch, or a later one: this node claims the log
     /// in the next.
     pub(super) fn vote_refused(&mut self, job: JobId, epoch: u32) {
-        let is_behind = |coordinator: &&Coordinator| {
+        let coordinator = self.coordinators.get(&job);
+        let is_behind = coordinator.is_some_and(|coordinator| {
             coordinator.is_kept() && !coordinator.takes_entries() && coordinator.epoch() <= epoch
-        };
-        if self.coordinators.get(&job).filter(is_behind).is_some() {
+        });
+        if is_behind {
             self.claim_once_more(job, epoch.saturating_add(1));
         }
     }

@@ -4,14 +4,19 @@
 use super::{Node, Ports};
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_logic::{Asker, DiskEffect, Effect, Lookup, Note, TaskEffect, executor::batches};
-use nodectl_ports::{Event, NetEvent, StoreEvent, WorkerEvent, Written, specs};
+use nodectl_ports::{Event, NetEvent, StoreEvent, WorkerEvent, Written, memory, specs};
 use nodectl_types::{
     Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, Record, TaskIndex,
     TaskRecord,
     limits::{RECORD_BATCH, RECORD_BATCH_BYTES},
     query::{Cursor, Location, Progress},
 };
-use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 /// Files of one job brought at a time.
 const PARALLEL_FETCHES: usize = 8;
@@ -20,6 +25,8 @@ const RECALLED_PART: usize = 16_384;
 /// Who waits for a note to be written hears after this long that it is not. A changed secret of the
 /// cluster is stretched before.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
+/// Memory is given back so long after a job has come to rest: others come to rest meanwhile.
+const GIVES_MEMORY_BACK: Duration = Duration::from_secs(10);
 /// Most bytes of records in one answer.
 const ANSWER_BYTES: usize = RECORD_BATCH_BYTES * 8;
 
@@ -174,7 +181,10 @@ impl Node {
                 records,
                 ticket,
             } => self.persist(job, records, ticket),
-            DiskEffect::Rest { job } => self.ports.journals.rest(job),
+            DiskEffect::Rest { job } => {
+                self.ports.journals.rest(job);
+                self.give_memory_back_soon();
+            }
             DiskEffect::Recall { job, ticket } => self.recall(job, ticket),
             DiskEffect::Discard { job } => self.ports.journals.forget(job),
             DiskEffect::FetchBlobs {
@@ -189,6 +199,18 @@ impl Node {
             } => self.fetch_tree(ticket, manifest, holders),
             DiskEffect::LoadSpec { job, hash, holders } => self.load_spec(job, hash, holders),
         }
+    }
+
+    fn give_memory_back_soon(&self) {
+        let planned = self.gives_memory_back.clone();
+        if planned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tokio::spawn(async move {
+            tokio::time::sleep(GIVES_MEMORY_BACK).await;
+            planned.store(false, Ordering::Relaxed);
+            tokio::task::spawn_blocking(memory::give_back);
+        });
     }
 
     /// Starts and ends what runs on this node.

@@ -27,7 +27,7 @@ use nodectl_types::{
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -91,6 +91,8 @@ pub struct Node {
     described: u64,
     leaving: Vec<oneshot::Sender<()>>,
     left: bool,
+    /// What jobs that came to rest have freed goes back to the system in a moment.
+    gives_memory_back: Arc<AtomicBool>,
 }
 
 /// Events that wait for their turn, in order; but packets of membership before all others: whoever
@@ -211,6 +213,7 @@ impl Node {
             described,
             leaving: Vec::new(),
             left: false,
+            gives_memory_back: Arc::default(),
         })
     }
 

@@ -14,6 +14,7 @@
 //! | `drivers` | a GPU's driver of which the Vulkan loader is told by this program |
 //! | `files` | what files are done to in the same way everywhere |
 //! | `getent` | names, where this program is linked statically |
+//! | `memory` | what this process has freed, given back to the system |
 //! | `processes` | processes as the kernel tells of them |
 //! | `say` | words for people on stderr |
 //! | `sockets` | Unix sockets of this user's alone |
@@ -26,6 +27,7 @@ pub mod carried;
 pub mod drivers;
 pub mod files;
 pub mod getent;
+pub mod memory;
 pub mod processes;
 pub mod say;
 pub mod sockets;

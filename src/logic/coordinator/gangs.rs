@@ -6,7 +6,7 @@
 //! other tasks run while it waits. After `PATIENCE` it waits on its nodes: then nothing smaller
 //! slips past it there for longer than a big task lets it.
 
-use super::{Coordinator, NodeWork};
+use super::Coordinator;
 use crate::{
     core::{Core, Try},
     lattice::Lattice,
@@ -169,7 +169,7 @@ impl Coordinator {
 
     fn is_full_of_others(&self, node: NodeId, now: Time) -> bool {
         let work = self.nodes.get(&node);
-        work.is_some_and(|work: &NodeWork| work.is_full(now))
+        work.is_some_and(|work| work.is_full(now))
     }
 
     /// As far as is known, the node has no room for another gang.

@@ -151,7 +151,7 @@ pub struct Coordinator {
     spec: KnownSpec,
     place: Option<Predicate>,
     /// Nothing is ordered meanwhile.
-    recovery: Option<recovery::Recovery>,
+    recovery: Option<Box<recovery::Recovery>>,
     /// Who held the job when this coordinator began.
     former: BTreeSet<NodeId>,
     /// Former holders that were away when they were to be asked what they know: they are asked when
@@ -171,12 +171,12 @@ pub struct Coordinator {
     orders: BTreeMap<TaskIndex, u32>,
     /// No order of this epoch has a higher number, of those that are not in `orders` any more.
     used_numbers: u32,
-    nodes: BTreeMap<NodeId, NodeWork>,
+    nodes: BTreeMap<NodeId, Box<NodeWork>>,
     startups: startup::Startups,
     gangs: gangs::Gangs,
     graph: graph::TaskGraph,
-    log: Option<log::Log>,
-    rows: Option<rows::Rows>,
+    log: Option<Box<log::Log>>,
+    rows: Option<Box<rows::Rows>>,
     sequence: u64,
     results: results::ResultPipeline,
     /// Tasks of which this node's own results are to be accepted anew.
@@ -198,7 +198,7 @@ pub struct Coordinator {
     /// The round of retries that is taken into account.
     round: u32,
     stopping: stopping::Stopping,
-    search: Option<search::Search>,
+    search: Option<Box<search::Search>>,
 }
 
 impl Coordinator {
@@ -232,10 +232,10 @@ impl Coordinator {
             startups: startup::Startups::default(),
             gangs: gangs::Gangs::default(),
             graph: graph::TaskGraph::new(&spec, lattice),
-            rows: rows::Rows::new(&spec.params, lattice),
+            rows: rows::Rows::new(&spec.params, lattice).map(Box::new),
             log: spec
                 .is_ordered()
-                .then(|| log::Log::new(core.is_witness(head.job))),
+                .then(|| log::Log::new(core.is_witness(head.job)).into()),
             sequence: 0,
             results: results::ResultPipeline::default(),
             anew: BTreeSet::new(),
@@ -254,7 +254,8 @@ impl Coordinator {
             inputs: inputs::Fetch::default(),
             round: head.round,
             stopping: stopping::Stopping::new(spec.work.sweep.as_ref()),
-            search: search::Search::new(&spec.params, spec.work.sweep.as_ref(), lattice),
+            search: search::Search::new(&spec.params, spec.work.sweep.as_ref(), lattice)
+                .map(Box::new),
             spec,
         };
         let mut head = head;
@@ -433,8 +434,8 @@ impl Coordinator {
             || !self.results.is_empty()
             || self.progress.is_watched()
             || self.stopping.is_awaited()
-            || self.log.as_ref().is_some_and(log::Log::is_awaited)
-            || self.rows.as_ref().is_some_and(rows::Rows::is_awaited)
+            || self.log.as_deref().is_some_and(log::Log::is_awaited)
+            || self.rows.as_deref().is_some_and(rows::Rows::is_awaited)
             || self.awaits_replicas()
         {
             self.wake(core);

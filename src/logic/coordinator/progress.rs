@@ -246,8 +246,7 @@ impl Coordinator {
                 self.stands_still(core).map(|obstacle| obstacle.text)
             },
             nodes: self
-                .nodes
-                .iter()
+                .node_work()
                 .filter(|(_, work)| !idle(work))
                 .map(node_line)
                 .collect(),
@@ -275,13 +274,17 @@ impl Coordinator {
         )
     }
 
+    fn node_work(&self) -> impl Iterator<Item = (&NodeId, &super::NodeWork)> {
+        self.nodes.iter().map(|(node, work)| (node, &**work))
+    }
+
     /// How many of the tasks that wait on nodes have room there, if other jobs leave it to them.
     fn room_for_waiting(&self, core: &Core) -> usize {
         let room = |(node, work): (&NodeId, &super::NodeWork)| {
             let slots = self.most_slots(core.members.info(*node)?);
             Some(work.queued.min(slots.saturating_sub(work.running)) as usize)
         };
-        self.nodes.iter().filter_map(room).sum()
+        self.node_work().filter_map(room).sum()
     }
 
     /// All about the job. Another node gets no more of the specification than a message holds.

@@ -50,10 +50,11 @@ impl Coordinator {
         (self.former, self.absent) = (former.clone(), absent);
         // A job that was submitted again is not safe with whoever may have lost it.
         let still_named = if self.kept { former } else { BTreeSet::new() };
-        self.recovery = Some(Recovery {
+        let recovery = Recovery {
             still_named,
             ..Recovery::default()
-        });
+        };
+        self.recovery = Some(recovery.into());
         self.compare_with(core, present);
         self.hear_everyone(core);
     }
@@ -89,7 +90,7 @@ impl Coordinator {
                 uncompared,
                 unconnected,
                 ..
-            } = recovery;
+            } = &mut **recovery;
             unconnected.retain(|node, _| !core.members.is_reachable(*node));
             let now = core.mono();
             let is_away = |node: &NodeId| {
@@ -146,7 +147,7 @@ impl Coordinator {
         let is_new = |recovery: &Recovery| {
             !recovery.compared.contains(&from) && !recovery.uncompared.contains(&from)
         };
-        if from != core.me && self.recovery.as_ref().is_some_and(is_new) {
+        if from != core.me && self.recovery.as_deref().is_some_and(is_new) {
             self.compare_with(core, [from].into());
         }
     }
@@ -263,7 +264,7 @@ impl Coordinator {
     pub(super) fn end_recovery_if_heard(&mut self, core: &mut Core, lattice: &Lattice) {
         let is_heard =
             |recovery: &Recovery| recovery.unheard.is_empty() && recovery.uncompared.is_empty();
-        if self.recovery.as_ref().is_some_and(is_heard) && self.has_heard_voters(core) {
+        if self.recovery.as_deref().is_some_and(is_heard) && self.has_heard_voters(core) {
             self.recovery = None;
             self.tell_holders(core, lattice);
         }

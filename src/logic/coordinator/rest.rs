@@ -2,7 +2,7 @@
 //! the disk alone (`logic::rest`). Its coordinator keeps what it needs to look after the copies.
 
 use super::{Coordinator, graph::TaskGraph, search::Search};
-use crate::{core::Core, known_spec::KnownSpec, lattice::Lattice};
+use crate::{core::Core, known_spec::KnownSpec, lattice::Lattice, rest::give_back};
 use rand::RngExt;
 
 impl Coordinator {
@@ -30,6 +30,14 @@ impl Coordinator {
         self.again.clear();
         self.failed_on.clear();
         self.forgiven.clear();
+        self.nodes.retain(|_, work| work.done > 0);
+        self.results.rest();
+        give_back(&mut self.nodes);
+        give_back(&mut self.active);
+        give_back(&mut self.anew);
+        give_back(&mut self.former);
+        give_back(&mut self.absent);
+        give_back(&mut self.replicas);
     }
 
     /// The cells of the job's tasks are here again, and all of its specification.
@@ -37,7 +45,8 @@ impl Coordinator {
         self.spec = spec;
         self.graph = TaskGraph::new(&self.spec, lattice);
         // What was drawn is read when the job goes on: who took over at rest knows none of it.
-        self.search = Search::new(&self.spec.params, self.spec.work.sweep.as_ref(), lattice);
+        let sweep = self.spec.work.sweep.as_ref();
+        self.search = Search::new(&self.spec.params, sweep, lattice).map(Box::new);
         self.order_anew(core, lattice);
         self.progress.recall(lattice, self.failure_limit(core));
     }

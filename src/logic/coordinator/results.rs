@@ -12,6 +12,7 @@ use crate::{
     executor::batches,
     lattice::Lattice,
     parts::{Parts, in_parts},
+    rest::give_back,
     resync::PulledChunk,
     timers::Timer,
 };
@@ -126,6 +127,15 @@ struct Settling {
 impl ResultPipeline {
     pub fn is_empty(&self) -> bool {
         self.settling.is_empty() && self.writes.is_empty()
+    }
+
+    /// Gives back what memory it has left: nothing is on its way.
+    pub(super) fn rest(&mut self) {
+        give_back(&mut self.awaited);
+        give_back(&mut self.batches);
+        give_back(&mut self.writes);
+        give_back(&mut self.settling);
+        give_back(&mut self.spare);
     }
 
     /// Something other than results is still being written.

@@ -362,7 +362,7 @@ impl Coordinator {
     /// A number counts: its task may run, or it is over if it stands for no row.
     pub(super) fn row_counts(&mut self, core: &Core, lattice: &Lattice, task: TaskIndex) {
         let is_gap = |rows: &Rows| rows.gaps.contains(&task);
-        if !self.rows.as_ref().is_some_and(is_gap) {
+        if !self.rows.as_deref().is_some_and(is_gap) {
             return self.reopen(task);
         }
         if matches!(self.known_cell(lattice, task), Cell::Added(_)) {

@@ -31,7 +31,7 @@ impl Waiter {
 #[derive(Debug, Default)]
 pub struct Stopping {
     /// What the tasks of a sweep reported.
-    trials: Option<Trials>,
+    trials: Option<Box<Trials>>,
     /// Tasks whose end is being written.
     ending: BTreeSet<TaskIndex>,
     /// Who is to be told when these tasks have ended.
@@ -61,7 +61,7 @@ impl Stopping {
     }
 
     pub fn new(sweep: Option<&Sweep>) -> Self {
-        let trials = sweep.cloned().map(Trials::new);
+        let trials = sweep.cloned().map(Trials::new).map(Box::new);
         Self {
             trials,
             ..Self::default()

@@ -305,3 +305,12 @@ fn who_waits_hears_that_the_job_was_removed() {
     let late = node.recalled(ticket, Ok(cells(0..TASKS)), false);
     assert!(late.is_none() && node.state.copy_of(JOB).is_none());
 }
+
+/// What is kept of each ended job beside its specification, its names and what tasks left; heads
+/// and maps come to some hundred bytes more.
+#[test]
+fn what_a_job_at_rest_needs_has_bounds() {
+    let coordinator = size_of::<crate::coordinator::Coordinator>();
+    let copy = size_of::<crate::copies::LocalCopy>();
+    assert!(coordinator <= 1_400 && copy <= 420, "{coordinator} {copy}");
+}

@@ -197,7 +197,7 @@ impl Coordinator {
         knows: impl Fn(&NodeId) -> bool,
     ) -> bool {
         let may_pass = |log: &Log| log.open || log.ballot.is_witness;
-        self.decides(core, knows, self.log.as_ref().is_some_and(may_pass))
+        self.decides(core, knows, self.log.as_deref().is_some_and(may_pass))
     }
 
     /// Whether a head is agreed on that only this node knows.
