@@ -355,17 +355,13 @@ impl State {
                 coordinator.learned(core, &copy.lattice, from, chunk, records);
             });
         }
-        let Some(copy) = self.copies.get_mut(&job) else {
+        let Some(copy) = self.copies.get(&job) else {
             return;
         };
-        // Whatever another disk can read of a task is more than what this one has lost: if a third
-        // has that still, it comes from there.
-        let brought: BTreeSet<_> = records.iter().map(|record| record.task).collect();
-        copy.lattice.forget_unread(|task| brought.contains(&task));
-        let news: Vec<_> = records
-            .into_iter()
-            .filter(|record| copy.lattice.lacks(record))
-            .collect();
+        let lattice = &copy.lattice;
+        let is_news =
+            |record: &Arc<TaskRecord>| lattice.lacks(record) || lattice.is_unread(record.task);
+        let news: Vec<_> = records.into_iter().filter(is_news).collect();
         let then = chunk.map_or(Then::Nothing, |chunk| Then::Pulled(from, chunk));
         self.promise_parts(job, from, in_parts(news), then);
     }
@@ -514,6 +510,10 @@ impl State {
             None => {
                 if let Some(copy) = self.copies.get_mut(&job) {
                     copy.equalled_by = None;
+                    // What another disk can read of a task is more than what this one has lost: if
+                    // a third has that still, it comes from there.
+                    let tasks: BTreeSet<_> = records.iter().map(|record| record.task).collect();
+                    copy.lattice.forget_unread(|task| tasks.contains(&task));
                     records.iter().for_each(|record| {
                         copy.lattice.merge(record);
                     });

@@ -130,7 +130,7 @@ impl Rows {
     }
 
     /// A result is here that does not count yet, of a row that did.
-    fn note_tried(&mut self, record: &TaskRecord) {
+    pub(super) fn note_tried(&mut self, record: &TaskRecord) {
         let row = (record.row, record.params.clone());
         self.known.insert(record.task, row);
         if let Some(key) = record.row {
@@ -381,6 +381,10 @@ impl Coordinator {
             let counts = Cell::of(&record) == self.known_cell(lattice, record.task);
             if let Some(rows) = self.rows.as_mut().filter(|_| counts) {
                 rows.note(&record);
+                if !record.is_added() {
+                    // Another end may come to count in its place, and is to say which row it is of.
+                    rows.note_tried(&record);
+                }
             }
         }
         // What they were tried for may never come, and they count all the same.

@@ -215,8 +215,13 @@ impl Coordinator {
         }
         if let Some(rows) = &mut self.rows {
             rows.unread.came(records);
-            for record in records.iter().filter(counts) {
-                rows.note(record);
+            for record in records {
+                if counts(&record) {
+                    rows.note(record);
+                } else if !record.is_added() && rows.key_of(record.task).is_none() {
+                    // The end is being written: it hides the record by which the task was added.
+                    rows.note_tried(record);
+                }
             }
         }
         self.answer_cancellers(core, lattice);
