@@ -328,7 +328,8 @@ impl Coordinator {
         if replica.missed {
             return self.resync_replica(core, from);
         }
-        (replica.is_current, replica.is_candidate) = (true, true);
+        // Whatever it could not write before, it has all of it now.
+        (replica.is_current, replica.is_candidate, replica.problem) = (true, true, None);
         self.settle_all(core, lattice);
     }
 

@@ -96,6 +96,26 @@ const SEEDS: &[(u64, &str)] = &[
         783530,
         "a voter that was started anew did not know to be one, and could not go on alone",
     ),
+    (
+        910399,
+        "a lost result was given up while another one was being written in its place",
+    ),
+    (
+        920900,
+        "a replica waited for ever for a result that only its own disk had had",
+    ),
+    (
+        923699,
+        "what another claim had drawn for an attempt was taken for what this one had",
+    ),
+    (
+        945595,
+        "an end that was on its way hid the row of its task from who took over",
+    ),
+    (
+        946639,
+        "a replica that had caught up did not count, since it could not write before",
+    ),
 ];
 
 pub fn that_have_shown_something() {
