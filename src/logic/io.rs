@@ -5,6 +5,7 @@ use nodectl_types::{
     Answer, Attempt, Beginnings, BlobHash, Cell, JobId, JobSpec, KeptSecret, Message, MetricPoint,
     NodeId, NodeInfo, NodeLoad, OwnerWord, Query, QueryError, Record, Retention, Roster, StartTask,
     StreamToken, Surroundings, TaskIndex, TaskRecord, Time,
+    gang::{MpiWorld, PmiServer},
     history::LoadSpan,
     membership::MemberRecords,
     query::{Cursor, LogPlace, Progress},
@@ -95,6 +96,8 @@ pub enum Input {
         task: TaskIndex,
         attempt: Attempt,
         port: Option<u16>,
+        /// None, too, where none was asked for.
+        pmi: Option<PmiServer>,
     },
     /// This node's description changed.
     Info(Box<NodeInfo>),
@@ -271,8 +274,16 @@ pub enum DiskEffect {
 #[derive(Debug)]
 pub enum TaskEffect {
     Start(StartTask),
-    /// Find a TCP port of this node that nobody listens at; `Input::PortFound` follows.
+    /// Find a TCP port of this node that nobody listens at, and listen at another for those of the
+    /// attempt's processes that are one MPI program; `Input::PortFound` follows.
     FindPort {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        world: Option<MpiWorld>,
+    },
+    /// The attempt is over: nobody listens for its processes any more.
+    ClosePort {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,

@@ -291,9 +291,10 @@ impl State {
                 task,
                 attempt,
                 port,
+                pmi,
             } => {
                 self.executor
-                    .port_found(&mut self.core, job, (task, attempt), port);
+                    .port_found(&mut self.core, job, (task, attempt), (port, pmi));
             }
             Input::Info(info) => self.described(*info),
             Input::Seen(seen) => self.seen(seen),

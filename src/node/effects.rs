@@ -6,8 +6,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_logic::{Asker, DiskEffect, Effect, Lookup, Note, TaskEffect, executor::batches};
 use nodectl_ports::{Event, NetEvent, StoreEvent, WorkerEvent, Written, memory, specs};
 use nodectl_types::{
-    Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, Record, TaskIndex,
-    TaskRecord,
+    Answer, Attempt, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, Record,
+    TaskIndex, TaskRecord,
+    gang::MpiWorld,
     limits::{RECORD_BATCH, RECORD_BATCH_BYTES},
     query::{Cursor, Location, Progress},
 };
@@ -217,17 +218,14 @@ impl Node {
     fn run_tasks(&mut self, effect: TaskEffect) {
         match effect {
             TaskEffect::Start(task) => self.ports.runner.start(task),
-            TaskEffect::FindPort { job, task, attempt } => {
-                let found = self.ports.runner.free_port();
-                let port = found
-                    .inspect_err(|error| tracing::warn!("no free port: {error}"))
-                    .ok();
-                self.waiting.push(Event::Worker(WorkerEvent::Port {
-                    job,
-                    task,
-                    attempt,
-                    port,
-                }));
+            TaskEffect::FindPort {
+                job,
+                task,
+                attempt,
+                world,
+            } => self.find_port(job, task, attempt, world),
+            TaskEffect::ClosePort { job, task, attempt } => {
+                self.ports.runner.close_world(job, task, attempt);
             }
             TaskEffect::Stop { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
             TaskEffect::Suspend(on) => self.ports.runner.suspend(on),
@@ -236,6 +234,30 @@ impl Node {
             }
             TaskEffect::Forget { job } => self.ports.runner.forget(job),
         }
+    }
+
+    /// Listens at one port, then looks for another: so they differ.
+    fn find_port(
+        &mut self,
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        world: Option<MpiWorld>,
+    ) {
+        let runner = &self.ports.runner;
+        let warn = |error: &io::Error| tracing::warn!("no free port: {error}");
+        let pmi = world.and_then(|world| {
+            let opened = runner.open_world(job, task, attempt, world);
+            opened.inspect_err(warn).ok()
+        });
+        let port = runner.free_port().inspect_err(warn).ok();
+        self.waiting.push(Event::Worker(WorkerEvent::Port {
+            job,
+            task,
+            attempt,
+            port,
+            pmi,
+        }));
     }
 
     /// Answers whoever asked, here or on another node.

@@ -309,11 +309,13 @@ impl Node {
                 task,
                 attempt,
                 port,
+                pmi,
             }) => Input::PortFound {
                 job,
                 task,
                 attempt,
                 port,
+                pmi,
             },
             Event::Worker(WorkerEvent::Metric {
                 job,

@@ -42,6 +42,7 @@ use nodectl_types::{
     MakingEnvironment, Message, MetricPoint, NodeId, NodeInfo, OwnerWord, ProgramHere, Query,
     QueryError, Record, Retention, Roster, StartTask, StreamToken, Surroundings, TaskIndex,
     TaskRecord,
+    gang::{MpiWorld, PmiServer},
     history::{LoadPage, LoadSpan},
     membership::MemberRecords,
     query::{LogPlace, TrainingHere},
@@ -157,12 +158,14 @@ pub enum WorkerEvent {
         attempt: Attempt,
         points: Vec<MetricPoint>,
     },
-    /// Answer to the order to find a port for an attempt; None: there is none.
+    /// Answer to the order to find a port for an attempt, and to listen for its processes; None:
+    /// there is none, or nobody listens.
     Port {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,
         port: Option<u16>,
+        pmi: Option<PmiServer>,
     },
     /// The attempt ended by itself (well or not); its outputs are in the blob store.
     Ended { job: JobId, record: Box<TaskRecord> },
@@ -579,6 +582,16 @@ pub trait Runner: Send + Sync {
     /// A TCP port of this machine that nobody listens at. None is held: it is free until somebody
     /// takes it.
     fn free_port(&self) -> io::Result<u16>;
+    /// Listens at a port, until `close_world`, for those of an attempt's processes that are one MPI
+    /// program, and has them find each other.
+    fn open_world(
+        &self,
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        world: MpiWorld,
+    ) -> io::Result<PmiServer>;
+    fn close_world(&self, job: JobId, task: TaskIndex, attempt: Attempt);
     /// Python environments that are being made for jobs here.
     fn making(&self) -> Vec<MakingEnvironment> {
         Vec::new()

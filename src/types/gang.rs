@@ -5,8 +5,8 @@ use super::{NodeId, NodeInfo, Params, TaskRecord, WorkSpec, limits};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
-    fmt::Write,
-    net::{IpAddr, Ipv6Addr},
+    fmt::{self, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
 };
 
@@ -73,6 +73,7 @@ pub enum GangWord {
     Start {
         seats: Vec<Seat>,
         port: u16,
+        pmi: Option<PmiServer>,
         heard: Vec<u32>,
     },
     /// The lead: it is still wanted, and gathered.
@@ -94,6 +95,58 @@ pub enum GangWord {
     Gone { why: String },
 }
 
+/// One attempt's processes, as they become the ranks of one MPI program: where the server listens
+/// that MPI libraries find each other by, and what it tells them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MpiWorld {
+    /// Libraries take no other kind of address.
+    pub host: Ipv4Addr,
+    pub ranks: u32,
+    /// As many, from the first on, share memory.
+    pub beside: u32,
+}
+
+impl MpiWorld {
+    /// None where libraries could not be told of the first node's address. Processes in containers
+    /// have no memory to share.
+    pub fn of(work: &WorkSpec, seats: &[Seat]) -> Option<Self> {
+        let IpAddr::V4(host) = seats.first()?.host else {
+            return None;
+        };
+        let per_node = work.gang.map_or(1, |gang| gang.per_node);
+        let is_contained = work.isolation.image.is_some();
+        Some(Self {
+            host,
+            ranks: seats.len() as u32 * per_node,
+            beside: if is_contained { 1 } else { per_node },
+        })
+    }
+}
+
+/// The server at the first node by which the processes of an attempt become one MPI program.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PmiServer {
+    pub port: u16,
+    /// Drawn for this attempt: whoever knows it can take the place of any process.
+    pub key: [u8; 16],
+}
+
+impl PmiServer {
+    /// By which the server knows the process of a rank, and nobody else comes in. It is as long as
+    /// MPI libraries let it be: a C `int`, not negative.
+    pub fn id(&self, rank: u32) -> u32 {
+        let hash = blake3::hash(&[&self.key[..], &rank.to_le_bytes()].concat());
+        let [a, b, c, d, ..] = *hash.as_bytes();
+        u32::from_le_bytes([a, b, c, d]) >> 1
+    }
+}
+
+impl fmt::Debug for PmiServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PmiServer {{ port: {}, .. }}", self.port)
+    }
+}
+
 /// What one process of a gang knows of the whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -103,6 +156,7 @@ pub struct Place {
     pub seats: Vec<Seat>,
     /// Free on the first node when it was looked for.
     pub port: u16,
+    pub pmi: Option<PmiServer>,
     /// Of the whole: the same for all ranks.
     pub attempt: super::Attempt,
 }
@@ -122,7 +176,7 @@ impl Place {
             IpAddr::V6(host) => format!("[{host}]:{}", self.port),
         };
         let number = |number: u32| number.to_string();
-        vec![
+        let mut variables = vec![
             ("RANK", number(self.rank)),
             ("LOCAL_RANK", number(local)),
             ("WORLD_SIZE", number(self.world())),
@@ -143,7 +197,12 @@ impl Place {
             ("NODECTL_NODES", number(self.seats.len() as u32)),
             ("NODECTL_MASTER_ADDR", main.to_string()),
             ("NODECTL_MASTER_PORT", self.port.to_string()),
-        ]
+        ];
+        if let Some(pmi) = &self.pmi {
+            variables.push(("PMI_PORT", format!("{main}:{}", pmi.port)));
+            variables.push(("PMI_ID", number(pmi.id(self.rank))));
+        }
+        variables
     }
 
     /// A line for each host, as Open MPI reads it: an address, and how many processes go there.
@@ -363,6 +422,10 @@ mod tests {
             per_node: 2,
             seats: vec![seat(1), seat(2)],
             port: 29_500,
+            pmi: Some(PmiServer {
+                port: 4_100,
+                key: [7; 16],
+            }),
             attempt: Attempt {
                 epoch: 1,
                 claim: 0,
@@ -382,12 +445,26 @@ mod tests {
         assert_eq!(value("MASTER_ADDR"), "10.0.0.1");
         assert_eq!(value("JAX_COORDINATOR_ADDRESS"), "10.0.0.1:29500");
         assert_eq!(value("TORCHELASTIC_RUN_ID"), "run-7");
+        assert_eq!(value("PMI_PORT"), "10.0.0.1:4100");
+        assert!(value("PMI_ID").parse::<i32>().unwrap() >= 0);
         assert_eq!(place.hostfile(), "10.0.0.1 slots=2\n10.0.0.2 slots=2\n");
         let shared = Place {
             seats: vec![seat(1), seat(2), seat(1)],
             ..place
         };
         assert_eq!(shared.hostfile(), "10.0.0.1 slots=4\n10.0.0.2 slots=2\n");
+    }
+
+    #[test]
+    fn ids_differ_by_rank_and_by_key_and_are_not_shown() {
+        let server = |key| PmiServer { port: 1, key };
+        let ids: BTreeSet<_> = (0..256).map(|rank| server([1; 16]).id(rank)).collect();
+        assert_eq!(ids.len(), 256);
+        assert_ne!(server([1; 16]).id(0), server([2; 16]).id(0));
+        assert_eq!(
+            format!("{:?}", server([1; 16])),
+            "PmiServer { port: 1, .. }"
+        );
     }
 
     #[test]

@@ -264,6 +264,11 @@ pub fn key(task: &StartTask) -> AttemptKey {
     (task.job, task.task, task.attempt)
 }
 
+/// What no other attempt of any task is called.
+pub fn whole_name(job: JobId, task: TaskIndex, attempt: Attempt) -> String {
+    format!("{job}-{task}-{}", attempt.unique_name())
+}
+
 pub fn started_event(task: &StartTask) -> WorkerEvent {
     let (job, task, attempt) = key(task);
     WorkerEvent::Started { job, task, attempt }

@@ -1,6 +1,7 @@
 //! What a task finds in its environment: a clean base, the job's own variables, ours.
 
 use super::{
+    attempt,
     error::WorkerError,
     isolation, package,
     protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE},
@@ -188,7 +189,7 @@ pub fn of_task(
     );
     set(TASK_DIR_VARIABLE, dir.into());
     if let Some(place) = &task.place {
-        let run = format!("{}-{}-{}", task.job, task.task, place.attempt.unique_name());
+        let run = attempt::whole_name(task.job, task.task, place.attempt);
         for (name, value) in place.variables(&run) {
             set(name, value.into());
         }

@@ -9,6 +9,7 @@
 //! | `persistent/` | workers that stay while tasks come and go: calls and pools |
 //! | `kept` | results of calls, and values for calls, for as long as their clients need them |
 //! | `port` | a port for the processes of a gang |
+//! | `pmi/` | MPI programs whose ranks are the processes of a gang, started without `mpirun` |
 //! | `stop` | the way to end an attempt |
 //! | `blocking` | work on threads that may block |
 //! | `clock` | time as tasks have it: it stands still while they are suspended |
@@ -58,6 +59,7 @@ mod needs;
 mod outputs;
 mod package;
 mod persistent;
+mod pmi;
 mod port;
 pub mod protocol;
 mod result;

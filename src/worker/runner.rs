@@ -12,6 +12,7 @@ use super::{
     kept::KeptShelf,
     link::SupervisorLink,
     persistent::{AttemptCall, PersistentWorkers, PoolLinks, Programs},
+    pmi::PmiListener,
     port,
     protocol::{STDERR_FILE, STDOUT_FILE},
     staging::Stager,
@@ -23,14 +24,16 @@ use nodectl_ports::{
 };
 use nodectl_types::{
     Attempt, JobId, MakingEnvironment, NodeId, StartTask, TaskIndex,
+    gang::{MpiWorld, PmiServer},
     query::{LogPlace, Stream},
 };
 use std::{
+    collections::HashMap,
     ffi::OsString,
     io,
     os::unix::fs::FileExt,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 use tokio::runtime::Handle;
@@ -101,6 +104,8 @@ pub struct TaskFiles {
 pub struct Workers {
     context: Arc<AttemptContext>,
     persistent: Arc<PersistentWorkers>,
+    /// Of gangs that this node leads.
+    worlds: Mutex<HashMap<(JobId, TaskIndex, Attempt), PmiListener>>,
 }
 
 impl Workers {
@@ -161,7 +166,12 @@ impl Workers {
         Ok(Arc::new(Self {
             context,
             persistent,
+            worlds: Mutex::default(),
         }))
+    }
+
+    fn worlds(&self) -> MutexGuard<'_, HashMap<(JobId, TaskIndex, Attempt), PmiListener>> {
+        self.worlds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a process is one of a task that this node is hidden from.
@@ -178,6 +188,7 @@ impl Workers {
     /// be started afterwards.
     pub fn close(&self) {
         self.persistent.end_idle();
+        self.worlds().clear();
         let link = self.context.link().take();
         if let Some(link) = link {
             link.close();
@@ -258,6 +269,24 @@ impl Runner for Workers {
 
     fn free_port(&self) -> io::Result<u16> {
         port::free()
+    }
+
+    fn open_world(
+        &self,
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        world: MpiWorld,
+    ) -> io::Result<PmiServer> {
+        let name = attempt::whole_name(job, task, attempt);
+        let listener = PmiListener::open(&self.context.runtime, name, world)?;
+        let server = listener.server;
+        self.worlds().insert((job, task, attempt), listener);
+        Ok(server)
+    }
+
+    fn close_world(&self, job: JobId, task: TaskIndex, attempt: Attempt) {
+        self.worlds().remove(&(job, task, attempt));
     }
 
     fn making(&self) -> Vec<MakingEnvironment> {

@@ -417,16 +417,23 @@ impl World {
                     None => self.start_task(node, life, key),
                 }
             }
-            TaskEffect::FindPort { job, task, attempt } => {
+            TaskEffect::FindPort {
+                job,
+                task,
+                attempt,
+                world: _,
+            } => {
                 let port = Some(30_000 + attempt.number as u16 % 30_000);
                 let input = Input::PortFound {
                     job,
                     task,
                     attempt,
                     port,
+                    pmi: None,
                 };
                 self.give(node, life, input);
             }
+            TaskEffect::ClosePort { .. } => {}
             TaskEffect::Stop { job, task, attempt } => {
                 self.stop_task(node, life, (job, task, attempt))
             }

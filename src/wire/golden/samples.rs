@@ -17,7 +17,7 @@ use nodectl_types::{
     Phase, ProgramHere, Query, QueryError, Record, Replacement, Resources, Roster, RowSet, Saved,
     SearchAxis, SearchSpace, Standing, TaskKind, TaskRecord, Value, Voters, WorkSpec,
     event::{ClusterEvent, EventKind, EventSubject},
-    gang::Seat,
+    gang::{PmiServer, Seat},
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
     limits,
     membership::{Body, Census, MemberRecord, News, Packet},

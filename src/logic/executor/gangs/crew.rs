@@ -4,7 +4,7 @@
 use super::{super::*, *};
 use nodectl_types::{
     Gang, Params, StartTask,
-    gang::{Place, Seat, are_seats},
+    gang::{Place, PmiServer, Seat, are_seats},
 };
 
 /// What is kept for the processes of a seat.
@@ -184,7 +184,7 @@ impl Executor {
         core: &mut Core,
         from: NodeId,
         key: GangKey,
-        (seats, port): (Vec<Seat>, u16),
+        (seats, ports): (Vec<Seat>, (u16, Option<PmiServer>)),
         heard: &[u32],
     ) {
         let is_its = |crew: &&mut Crew| crew.lead == from;
@@ -205,10 +205,16 @@ impl Executor {
         crew.begun = true;
         let first = crew.seat * crew.gang.per_node;
         crew.running = (first..first + crew.gang.per_node).collect();
-        self.start_processes(core, key, &seats, port);
+        self.start_processes(core, key, &seats, ports);
     }
 
-    fn start_processes(&mut self, core: &mut Core, key: GangKey, seats: &[Seat], port: u16) {
+    fn start_processes(
+        &mut self,
+        core: &mut Core,
+        key: GangKey,
+        seats: &[Seat],
+        (port, pmi): (u16, Option<PmiServer>),
+    ) {
         let (job, (task, attempt)) = key;
         let (Some(crew), Some(ordered)) = (self.gangs.crews.get(&key), self.jobs.get(&job)) else {
             return;
@@ -230,6 +236,7 @@ impl Executor {
                 per_node: crew.gang.per_node,
                 seats: seats.to_vec(),
                 port,
+                pmi,
                 attempt,
             };
             core.effects.push(Effect::Task(TaskEffect::Start(StartTask {

@@ -4,7 +4,7 @@
 use super::{super::*, *};
 use nodectl_types::{
     OutputFile,
-    gang::{self, Seat, are_seats},
+    gang::{self, MpiWorld, PmiServer, Seat, are_seats},
     limits,
 };
 
@@ -56,6 +56,7 @@ pub(super) struct Lead {
     waits: bool,
     members: BTreeMap<NodeId, Member>,
     port: Option<u16>,
+    pmi: Option<PmiServer>,
     since: Time,
     stage: Stage,
     /// Ranks that have ended.
@@ -153,14 +154,19 @@ impl Executor {
             seats,
             waits,
             port: None,
+            pmi: None,
             since: now,
             stage: Stage::Gathering,
             ended: BTreeMap::new(),
             probed: BTreeSet::new(),
         };
         let (task, attempt) = key.1;
-        core.effects
-            .push(Effect::Task(TaskEffect::FindPort { job, task, attempt }));
+        core.effects.push(Effect::Task(TaskEffect::FindPort {
+            job,
+            task,
+            attempt,
+            world: MpiWorld::of(&lead.work, &lead.seats),
+        }));
         self.gangs.led.insert(key, lead);
         self.wake_gangs(core);
         self.gather(core, key);
@@ -173,13 +179,19 @@ impl Executor {
             || self.jobs.get(&key.0).is_some_and(is_told)
     }
 
-    /// A port of this node was looked for.
-    pub fn port_found(&mut self, core: &mut Core, job: JobId, key: Try, port: Option<u16>) {
+    /// A port of this node was looked for, and perhaps another is listened at.
+    pub fn port_found(
+        &mut self,
+        core: &mut Core,
+        job: JobId,
+        key: Try,
+        (port, pmi): (Option<u16>, Option<PmiServer>),
+    ) {
         let key = (job, key);
         let Some(lead) = self.gangs.led.get_mut(&key) else {
             return;
         };
-        lead.port = port;
+        (lead.port, lead.pmi) = (port, pmi);
         match port {
             Some(_) => self.gather(core, key),
             None => {
@@ -251,6 +263,7 @@ impl Executor {
             let word = GangWord::Start {
                 seats: lead.seats.clone(),
                 port: lead.port.unwrap_or_default(),
+                pmi: lead.pmi,
                 heard: heard.clone(),
             };
             say(core, *node, key, word);
@@ -432,10 +445,9 @@ impl Executor {
 
     /// Ends an attempt, and tells the coordinator how.
     fn told(&mut self, core: &mut Core, key: GangKey, end: End) {
-        let Some(lead) = self.gangs.led.remove(&key) else {
+        let Some(lead) = self.gangs.forget_lead(core, key) else {
             return;
         };
-        self.gangs.note_over(key);
         let (job, (task, attempt)) = key;
         let Some(ordered) = self.jobs.get_mut(&job) else {
             return;

@@ -21,6 +21,7 @@ mod lead;
 
 use super::Executor;
 use crate::core::{Core, Try};
+use crate::io::{Effect, TaskEffect};
 use crate::timers::Timer;
 use crew::Crew;
 use lead::Lead;
@@ -78,6 +79,16 @@ impl Gangs {
         self.led.contains_key(&(job, key))
     }
 
+    /// Nothing more is said of an attempt that this node led.
+    fn forget_lead(&mut self, core: &mut Core, key: GangKey) -> Option<Lead> {
+        let lead = self.led.remove(&key)?;
+        let (job, (task, attempt)) = key;
+        core.effects
+            .push(Effect::Task(TaskEffect::ClosePort { job, task, attempt }));
+        self.note_over(key);
+        Some(lead)
+    }
+
     fn note_over(&mut self, key: GangKey) {
         if self.over.len() == REMEMBERED {
             self.over.pop_front();
@@ -117,9 +128,12 @@ impl Executor {
                 seat,
                 waits,
             } => self.reserve(core, from, key, (work, params), (seat, waits)),
-            GangWord::Start { seats, port, heard } => {
-                self.start_crew(core, from, key, (seats, port), &heard);
-            }
+            GangWord::Start {
+                seats,
+                port,
+                pmi,
+                heard,
+            } => self.start_crew(core, from, key, (seats, (port, pmi)), &heard),
             GangWord::Keep => self.keep_crew(core, from, key),
             GangWord::Stop => self.stop_crew_for(core, from, key),
             GangWord::Grow { nodes } => self.grow_gang(core, from, key, nodes),
@@ -140,8 +154,7 @@ impl Executor {
     pub(super) fn drop_gangs(&mut self, core: &mut Core, job: JobId) {
         let (led, crews) = self.gangs.keys_of(job);
         for key in led {
-            self.gangs.led.remove(&key);
-            self.gangs.note_over(key);
+            self.gangs.forget_lead(core, key);
         }
         for key in crews {
             self.stop_crew(core, key, "the job is over");

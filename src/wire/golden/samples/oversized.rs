@@ -59,6 +59,7 @@ fn gangs() -> Oversized {
         of(GangWord::Start {
             seats,
             port: 29_500,
+            pmi: None,
             heard,
         })
     };

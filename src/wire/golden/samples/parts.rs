@@ -355,6 +355,10 @@ pub fn gangs() -> Vec<Message> {
         GangWord::Start {
             seats: seats.clone(),
             port: 29_500,
+            pmi: Some(PmiServer {
+                port: 41_000,
+                key: [7; 16],
+            }),
             heard: vec![2],
         },
         GangWord::Keep,
