@@ -12,6 +12,8 @@ use common::{
 };
 use std::{
     fs,
+    io::{Read, Write},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -320,8 +322,10 @@ fn of_the_book(has: &str) -> String {
 
 #[test]
 fn mpirun_runs_in_rank_0_while_the_others_keep_their_room() {
-    if Command::new("mpirun").arg("--version").output().is_err() {
-        println!("SKIPPED: no mpirun");
+    // Others have options of their own.
+    let version = Command::new("mpirun").arg("--version").output();
+    if !version.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).contains("Open MPI")) {
+        println!("SKIPPED: no mpirun of OpenMPI");
         return;
     }
     let cluster = Cluster::of(1);
@@ -332,6 +336,131 @@ fn mpirun_runs_in_rank_0_while_the_others_keep_their_room() {
     // One line of each process that mpirun started.
     let said = read(&into.join("0/stdout"));
     assert_eq!(said.lines().count(), 2, "{said}");
+}
+
+/// All ranks add up their numbers; with an argument, one of them gives up instead.
+const MPI_PROGRAM: &str = r#"
+#include <mpi.h>
+#include <stdio.h>
+int main(int count, char **words) {
+    int rank, size, sum = 0;
+    MPI_Init(&count, &words);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (count > 1 && rank == 1) {
+        fprintf(stderr, "rank 1 gives up\n");
+        MPI_Abort(MPI_COMM_WORLD, 7);
+    }
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    printf("rank %d of %d sum %d\n", rank, size, sum);
+    MPI_Finalize();
+    return 0;
+}
+"#;
+
+/// Two processes on each of two nodes that are that program, or a script around it. None where
+/// there is no MPICH.
+fn mpi_job(cluster: &Cluster, name: &str, command: &str) -> Option<PathBuf> {
+    let dir = cluster.dir.path();
+    fs::write(dir.join("adds.c"), MPI_PROGRAM).expect("writable");
+    let mut compiler = Command::new("mpicc.mpich");
+    let Ok(output) = compiler
+        .args(["adds.c", "-o", "adds"])
+        .current_dir(dir)
+        .output()
+    else {
+        println!("SKIPPED: no mpicc.mpich");
+        return None;
+    };
+    assert!(output.status.success(), "{}", both(&output));
+    // Nodes that share no memory and see the loopback alone.
+    let text = format!(
+        "name = \"{name}\"\ncommand = {command}\ndata = [\"adds\"]\nnodes = 2\nper_node = 2\n\
+         resources = {{ cpus = 0.1 }}\nenv = {{ UCX_TLS = \"tcp,self\", UCX_NET_DEVICES = \"lo\" }}\n"
+    );
+    Some(write_job(dir, name, &text))
+}
+
+fn said_by_ranks(into: &Path) -> String {
+    let files = [
+        "stdout",
+        "ranks/1/stdout",
+        "ranks/2/stdout",
+        "ranks/3/stdout",
+    ];
+    files.map(|file| read(&into.join("0").join(file))).concat()
+}
+
+const SUMS: &str = "rank 0 of 4 sum 6\nrank 1 of 4 sum 6\nrank 2 of 4 sum 6\nrank 3 of 4 sum 6\n";
+
+#[test]
+fn an_mpi_program_is_one_world_on_two_nodes_without_mpirun() {
+    let cluster = Cluster::of(2);
+    let Some(file) = mpi_job(&cluster, "adds", r#"["./adds"]"#) else {
+        return;
+    };
+    assert_eq!(said_by_ranks(&run(&cluster, &file, "adds")), SUMS);
+    // A script may be several such programs, one after the other.
+    let twice = r#"["sh", "-c", "./adds > first && ./adds && test $(wc -l < first) = 1"]"#;
+    let file = mpi_job(&cluster, "twice", twice).expect("MPICH, as above");
+    assert_eq!(said_by_ranks(&run(&cluster, &file, "twice")), SUMS);
+}
+
+#[test]
+fn a_rank_that_aborts_mpi_ends_all_of_them() {
+    let cluster = Cluster::of(2);
+    let Some(file) = mpi_job(&cluster, "aborts", r#"["./adds", "abort"]"#) else {
+        return;
+    };
+    let output = cluster.run(0, &["run", file.to_str().expect("UTF-8")]);
+    let said = both(&output);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("rank 1 (on n"), "{said}");
+    assert!(said.contains("rank 1 gives up"), "{said}");
+}
+
+#[test]
+fn nobody_else_gets_into_the_world_of_an_mpi_program() {
+    let cluster = Cluster::of(2);
+    let note = cluster.dir.path().join("note");
+    let script = format!(
+        "echo \"$PMI_PORT $PMI_ID \" > {0}.$RANK.new && mv {0}.$RANK.new {0}.$RANK\n\
+         while [ ! -e {0}.go ]; do sleep 0.05; done\nexec ./adds",
+        note.display()
+    );
+    let command = format!("[\"sh\", \"-c\", '''{script}''']");
+    let Some(file) = mpi_job(&cluster, "shut", &command) else {
+        return;
+    };
+    let id = cluster.submit(1, &file);
+    let notes = wait_for(LATER, "all ranks run", || {
+        let read = |rank| fs::read_to_string(note.with_extension(rank)).ok();
+        Some(["0", "1", "2", "3"].map(read)).filter(|notes| notes.iter().all(Option::is_some))
+    });
+    let words = notes.map(|note| {
+        let note = note.expect("all are there");
+        let (port, id) = note.trim().split_once(' ').expect("two words");
+        (port.to_string(), id.parse::<u32>().expect("a number"))
+    });
+    let (port, _) = &words[0];
+    let stranger = |id: u32| {
+        let mut stranger = TcpStream::connect(port).expect("it listens");
+        let hello = format!("cmd=initack pmiid={id}\n");
+        stranger.write_all(hello.as_bytes()).expect("it listens");
+        let mut said = String::new();
+        let _ = stranger.read_to_string(&mut said);
+        said
+    };
+    for strange in [0, 1, 4711, words[3].1 ^ 1] {
+        assert_eq!(stranger(strange), "");
+    }
+    let _silent = TcpStream::connect(port).expect("it listens");
+    fs::write(note.with_extension("go"), "").expect("writable");
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    assert_eq!(stdout(&cluster.results(0, &id)[&0]), "rank 0 of 4 sum 6\n");
+    wait_until(SOON, "nobody listens any more", || {
+        TcpStream::connect(port).is_err()
+    });
 }
 
 /// Runs a program of a library's in two processes on two nodes; returns what each printed. None
