@@ -32,9 +32,9 @@ use tokio::{
     runtime::Handle,
     sync::{oneshot, watch},
     task::{AbortHandle, JoinSet},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
-use world::{Member, Step, Worlds};
+use world::{Member, Refusal, Step, Worlds};
 
 /// Who connects and has not said who it is by then is none of ours.
 const HELLO: Duration = Duration::from_secs(10);
@@ -44,6 +44,11 @@ const STRANGERS: usize = 256;
 /// Nobody else is heard for so long after a wrong id. Guessing the id of one of four processes
 /// takes months so.
 const AFTER_STRANGER: Duration = Duration::from_millis(20);
+/// A script that begins a program as soon as another has died waits for so long until that is seen.
+const TAKEN: Duration = Duration::from_secs(2);
+/// Where a rank is lost that others wait for, they wait on for so long: the rank's own end is to be
+/// told first, with its reason.
+const LOST: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 10_000 });
 /// Connections that wait to be accepted: all ranks may come at once.
 const BACKLOG: u32 = 1024;
 
@@ -158,13 +163,17 @@ async fn serve(
     let Ok(Some(())) = hello else {
         return false;
     };
-    let Some((member, welcome)) = shared.worlds().admit(&client.line) else {
+    drop(gives_way);
+    let Some((member, welcome)) = client.come_in(&shared).await else {
         return false;
     };
-    drop(gives_way);
-    client.talk(&shared, member, &welcome).await;
+    let last = client.talk(&shared, member, &welcome).await;
+    // Whoever hears the last word may come again at once.
     shared.worlds().leave(member);
     shared.changed.send_replace(());
+    if let Some(last) = last {
+        client.say(last).await;
+    }
     true
 }
 
@@ -187,8 +196,27 @@ impl Client {
         stream.write_all(answer.as_bytes()).await.ok()
     }
 
-    /// Until it has said its last word; None: it was lost, or said what it must not.
-    async fn talk(&mut self, shared: &Shared, member: Member, welcome: &str) -> Option<()> {
+    /// By its first line.
+    async fn come_in(&mut self, shared: &Shared) -> Option<(Member, String)> {
+        let mut changed = shared.changed.subscribe();
+        let end = Instant::now() + TAKEN;
+        loop {
+            let admitted = shared.worlds().admit(&self.line);
+            match admitted {
+                Ok(admitted) => return Some(admitted),
+                Err(Refusal::Taken) => timeout_at(end, changed.changed()).await.ok()?.ok()?,
+                Err(Refusal::Stranger) => return None,
+            }
+        }
+    }
+
+    /// Until all but the last answer is said; None: it was lost, or said what it must not.
+    async fn talk(
+        &mut self,
+        shared: &Shared,
+        member: Member,
+        welcome: &str,
+    ) -> Option<&'static str> {
         self.say(welcome).await?;
         let mut spawning = line::Spawning::default();
         loop {
@@ -202,7 +230,7 @@ impl Client {
                     self.wait(shared, member, number).await?;
                     self.say(line::BARRIER_OUT).await?;
                 }
-                Step::Last(answer) => return self.say(answer).await,
+                Step::Last(answer) => return Some(answer),
                 Step::Close => return None,
             }
         }
@@ -213,12 +241,12 @@ impl Client {
     async fn wait(&mut self, shared: &Shared, member: Member, number: u64) -> Option<()> {
         let mut changed = shared.changed.subscribe();
         loop {
-            if shared.worlds().is_open(member, number)? {
-                return Some(());
-            }
+            let is_open = shared.worlds().is_open(member, number);
             tokio::select! {
-                changed = changed.changed() => changed.ok()?,
-                _ = self.stream.fill_buf() => return None,
+                () = sleep(LOST), if is_open.is_none() => return None,
+                changed = changed.changed(), if is_open == Some(false) => changed.ok()?,
+                _ = self.stream.fill_buf(), if is_open != Some(true) => return None,
+                else => return Some(()),
             }
         }
     }

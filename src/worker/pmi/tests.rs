@@ -88,10 +88,10 @@ proptest! {
         for line in lines {
             worlds.step(member, &mut spawning, &line);
             worlds.is_open(member, 1);
-            prop_assert!(worlds.admit(&line).is_none());
+            prop_assert!(worlds.admit(&line).is_err());
         }
         worlds.leave(member);
-        prop_assert!(worlds.admit(hello.as_bytes()).is_some());
+        prop_assert!(worlds.admit(hello.as_bytes()).is_ok());
     }
 }
 

@@ -18,6 +18,14 @@ pub struct Member {
     pub program: u32,
 }
 
+/// Why a connection is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Stranger,
+    /// The rank's last program is still connected.
+    Taken,
+}
+
 /// What follows from a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
@@ -72,11 +80,12 @@ impl Worlds {
     }
 
     /// A connection's first line: who it is, and what it is told.
-    pub fn admit(&mut self, line: &[u8]) -> Option<(Member, String)> {
-        let Request::Admit { id } = line::request(line)? else {
-            return None;
+    pub fn admit(&mut self, line: &[u8]) -> Result<(Member, String), Refusal> {
+        let rank = match line::request(line) {
+            Some(Request::Admit { id }) => self.ids.get(&id).copied(),
+            _ => None,
         };
-        let rank = *self.ids.get(&id)?;
+        let rank = rank.ok_or(Refusal::Stranger)?;
         let own = &mut self.ranks[rank as usize];
         let member = Member {
             rank,
@@ -84,7 +93,7 @@ impl Worlds {
         };
         let is_new = !self.worlds.contains_key(&member.program);
         if own.is_in || (is_new && self.worlds.len() >= WORLDS) {
-            return None;
+            return Err(Refusal::Taken);
         }
         (own.is_in, own.programs) = (true, own.programs + 1);
         self.worlds.entry(member.program).or_default();
@@ -92,7 +101,7 @@ impl Worlds {
             "cmd=initack rc=0\ncmd=set size={}\ncmd=set rank={rank}\ncmd=set debug=0\n",
             self.of.ranks
         );
-        Some((member, welcome))
+        Ok((member, welcome))
     }
 
     /// A line of somebody who is in.
@@ -158,7 +167,7 @@ impl Worlds {
         }
     }
 
-    /// Its connection is over, after the last word or before. The others wait for it no more.
+    /// Its connection is over, or only its last word is to be said. The others wait for it no more.
     pub fn leave(&mut self, member: Member) {
         self.ranks[member.rank as usize].is_in = false;
         let Some(world) = self.worlds.get_mut(&member.program) else {
@@ -173,12 +182,9 @@ impl Worlds {
 
 impl World {
     fn come_to_barrier(&mut self, ranks: u32) -> Step {
-        if self.left > 0 {
-            return Step::Close;
-        }
-        self.waiting += 1;
         let number = self.passed + 1;
-        if self.waiting == ranks {
+        self.waiting += 1;
+        if self.waiting == ranks && self.left == 0 {
             (self.waiting, self.passed) = (0, number);
         }
         Step::Barrier(number)
