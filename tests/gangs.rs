@@ -415,7 +415,11 @@ fn a_rank_that_aborts_mpi_ends_all_of_them() {
     let said = both(&output);
     assert!(!output.status.success(), "{said}");
     assert!(said.contains("rank 1 (on n"), "{said}");
-    // The library has more to say after that, and a status of its own.
+    // The library has the last word, and ends its process.
+    assert!(
+        said.contains("called MPI_Abort(MPI_COMM_WORLD, 7)"),
+        "{said}"
+    );
     let log = both(&cluster.run(0, &["logs", "--stderr", "aborts", "0"]));
     assert!(log.contains("rank 1 gives up"), "{log}");
 }
