@@ -5,6 +5,7 @@ import gzip
 import io
 import os
 import re
+import stat
 import struct
 import tarfile
 from typing import Dict, List, NamedTuple, Optional
@@ -144,7 +145,7 @@ def directories(files: List[File]) -> List[str]:
 
 
 def tar(files: List[File], epoch: int, prefix: str = "", with_directories: bool = True) -> bytes:
-    """An archive whose files are root's, in their order."""
+    """An archive whose files are root's, in their order. Directories are of mode 0755, unless they are among the files."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.USTAR_FORMAT) as archive:
 
@@ -158,7 +159,9 @@ def tar(files: List[File], epoch: int, prefix: str = "", with_directories: bool 
             info.type = tarfile.DIRTYPE
             archive.addfile(info)
         for file in files:
-            info = member(file.path, file.mode)
+            info = member(file.path, stat.S_IMODE(file.mode))
+            if stat.S_ISDIR(file.mode):
+                info.type = tarfile.DIRTYPE
             info.size = len(file.content)
             archive.addfile(info, io.BytesIO(file.content))
     return made.getvalue()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import stat
 
 from .common import Failed, File, packed, tar
 
@@ -12,7 +13,8 @@ _KIND = "application/vnd.oci.image."
 def make(product):
     if product.glibc:
         raise Failed("the image holds nothing but the program, which needs a C library\nhint: give one that is linked statically")
-    tree = tar([File("nodectl", product.program, 0o755), File("tmp/.keep", b"", 0o644)], product.epoch)
+    # As everywhere: who runs it as another user than root has a place to write.
+    tree = tar([File("nodectl", product.program, 0o755), File("tmp", b"", stat.S_IFDIR | 0o1777)], product.epoch)
     layer = packed(tree)
     architecture = _ARCHITECTURES[product.machine]
     config = _json(
