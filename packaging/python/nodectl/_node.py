@@ -72,7 +72,10 @@ def _check_version(program: str) -> None:
         raise NodeError("%s does not start: %s\nhint: set the variable NODECTL to the path of a program that does" % (program, error)) from None
     version = said[-1] if said[:1] == ["nodectl"] else None
     if version != VERSION:
-        text = "%s is %s, and this Python package (%s) is nodectl %s\nhint: pip install nodectl==%s, or NODECTL names a program of version %s"
+        text = (
+            "%s is %s, and this Python package (%s) is nodectl %s\n"
+            "hint: pip install nodectl-%s-*.whl, or NODECTL names a program of version %s"
+        )
         is_of = "nodectl %s" % version if version else "no nodectl"
         raise NodeError(text % (program, is_of, os.path.dirname(__file__), VERSION, version or VERSION, VERSION))
 
