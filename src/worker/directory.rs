@@ -287,7 +287,19 @@ impl Remover {
             .layout
             .trash
             .join(format!("{}-{number}", std::process::id()));
-        fs::rename(path, &aside).map(|()| aside)
+        match fs::rename(path, &aside) {
+            // Its link to the directory above changes, so whoever is not root has to have the right to
+            // write in it; files that travel lie in one that is read-only.
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && fs::symlink_metadata(path)?.is_dir() =>
+            {
+                fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+                fs::rename(path, &aside)?;
+            }
+            done => done?,
+        }
+        Ok(aside)
     }
 
     fn enqueue(&self, path: PathBuf) {
