@@ -210,7 +210,12 @@ async fn greet(
         }
     }
     let shown = is_new.then_some(secret.text.as_str());
-    print(&next_line(&secret.source, shown, &node.addrs))?;
+    print(&next_line(
+        &secret.source,
+        shown,
+        &node.cluster,
+        &node.addrs,
+    ))?;
     if qr {
         membership::invite(client, settings, qr).await?;
     }
@@ -346,21 +351,33 @@ fn describe(node: &NodeSelf, details: Option<&Node>) -> String {
 }
 
 /// What to type on the next machine.
-fn next_line(source: &SecretSource, secret: Option<&str>, addrs: &[String]) -> String {
+fn next_line(
+    source: &SecretSource,
+    secret: Option<&str>,
+    cluster: &str,
+    addrs: &[String],
+) -> String {
+    let join = format!("{}nodectl join", membership::in_cluster(cluster));
     // Not a line with the secret in it: shells and `sudo` remember what was typed.
     let mut text = match (secret, source) {
         (Some(secret), _) => {
-            format!("on the next machine, which asks for the secret:\n  nodectl join\n  {}\n", text::one_line(secret))
+            format!(
+                "on the next machine, which asks for the secret:\n  {join}\n  {}\n",
+                text::one_line(secret)
+            )
         }
-        (None, SecretSource::File(path)) => {
+        (None, SecretSource::File(path)) if !secret::is_credential(path) => {
             let path = path.display();
-            format!("on the next machine:\n  nodectl join --secret-file {path}   (with the same content)\n")
+            format!(
+                "on the next machine:\n  {join} --secret-file {path}   (with the same content)\n"
+            )
         }
         (None, SecretSource::Kept(_) | SecretSource::Changed) => {
-            "on the next machine, which asks for the secret (`nodectl secret show` prints it):\n  nodectl join\n"
-                .to_string()
+            format!(
+                "on the next machine, which asks for the secret (`nodectl secret show` prints it):\n  {join}\n"
+            )
         }
-        (None, _) => "on the next machine, which asks for the secret:\n  nodectl join\n".to_string(),
+        (None, _) => format!("on the next machine, which asks for the secret:\n  {join}\n"),
     };
     // Discovery reaches this machine and its network; an address helps from beyond only.
     if let Some(addr) = addresses::reachable(addrs).next() {
@@ -542,19 +559,19 @@ mod tests {
     fn the_next_line_has_a_secret_only_when_it_may_and_an_address_when_useful() {
         let generated = SecretSource::Generated("/d/secret".into());
         let addrs = ["127.0.0.1:1".to_string(), "192.0.2.7:4000".to_string()];
-        insta::assert_snapshot!(next_line(&generated, Some("it's"), &addrs), @r"
+        insta::assert_snapshot!(next_line(&generated, Some("it's"), "default", &addrs), @r"
         on the next machine, which asks for the secret:
           nodectl join
           it's
         from another network, add: --peer 192.0.2.7:4000
         ");
-        insta::assert_snapshot!(next_line(&SecretSource::File("/etc/s".into()), None, &addrs[..1]), @r"
+        insta::assert_snapshot!(next_line(&SecretSource::File("/etc/s".into()), None, "default", &addrs[..1]), @r"
         on the next machine:
           nodectl join --secret-file /etc/s   (with the same content)
         ");
-        insta::assert_snapshot!(next_line(&SecretSource::Given, None, &[]), @r"
+        insta::assert_snapshot!(next_line(&SecretSource::Given, None, "lab", &[]), @r"
         on the next machine, which asks for the secret:
-          nodectl join
+          NODECTL_CLUSTER__NAME=lab nodectl join
         ");
     }
 

@@ -80,15 +80,18 @@ fn last(now: &Membership, reference: &str) -> String {
     )
 }
 
+/// What goes before a command that is typed on another machine, so that it means this cluster.
+pub fn in_cluster(name: &str) -> String {
+    match name {
+        "default" => String::new(),
+        name => format!("NODECTL_CLUSTER__NAME={name} "),
+    }
+}
+
 pub async fn invite(client: &Client, settings: &Settings, qr: bool) -> Result<Exit, CliError> {
     let node = client.node().await?;
     let code = client.invite().await?.code;
-    let name = &settings.cluster.name;
-    let cluster = if name == "default" {
-        String::new()
-    } else {
-        format!("NODECTL_CLUSTER__NAME={name} ")
-    };
+    let cluster = in_cluster(&settings.cluster.name);
     let addr = addresses::reachable(&node.addrs).next();
     let mut text = format!(
         "on the machine that is to join, within ten minutes:\n  {cluster}nodectl join --invite\n  {code}\n",

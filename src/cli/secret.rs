@@ -326,11 +326,18 @@ fn is_command(text: &str) -> bool {
     words.next().is_some() && (is_ours || text.contains(" --"))
 }
 
+/// Whether systemd has put it there for this service alone: others find nothing at that path, and the
+/// rights of its group are a mask.
+pub fn is_credential(path: &Path) -> bool {
+    std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|directory| path.starts_with(directory))
+}
+
 fn read(path: &Path) -> Result<Zeroizing<String>, CliError> {
     let failed = |source| CliError::file("reading the secret in", path, source);
     let file = fs::File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
+    let is_open = metadata.is_file() && metadata.permissions().mode() & 0o077 != 0;
+    if is_open && !is_credential(path) {
         tell!(
             "warning: others may read {}; hint: chmod 600 {}",
             path.display(),
