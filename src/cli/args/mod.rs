@@ -65,7 +65,7 @@ results.csv, results.jsonl and a directory for each task. `nodectl init` writes 
 Examples:
   nodectl run job.toml                                  the jobs of a file
   nodectl run -- python3 train.py --rate 0.1            one task, and its output
-  nodectl run --each 'logs/*.txt' -- grep -c error {}   a task for each file
+  nodectl run --each 'logs/*.txt' -- wc -l {}           a task for each file
   seq 100 | nodectl run --each - -- ./simulate {}       a task for each line
   nodectl run --gpus 1 --set 'params.rate=[0.1,0.2]' -- ./fit --rate={rate}";
 

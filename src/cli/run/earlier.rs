@@ -172,13 +172,10 @@ pub fn tell(name: &str, tasks: u64, taken: &TakenOver) {
     }
     let ids: Vec<&str> = jobs.iter().take(MOST_NAMED).map(|job| &*job.id).collect();
     let more = if jobs.len() > MOST_NAMED { ", …" } else { "" };
-    let (noun, verb) = if count == 1 {
-        ("task", "was")
-    } else {
-        ("tasks", "were")
-    };
+    let verb = if count == 1 { "was" } else { "were" };
+    let tasks = counted(tasks, "task");
     tell!(
-        "{name}: {count} of {tasks} {noun} {verb} done by an earlier run (job {}{more}), not again",
+        "{name}: {count} of {tasks} {verb} done by an earlier run (job {}{more}), not again",
         ids.join(", ")
     );
 }
