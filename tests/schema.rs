@@ -252,25 +252,36 @@ fn schema_of_jobs() -> Value {
     if let Some(Value::Object(train)) = jobs["train"].get_mut("properties") {
         train.extend(script);
     }
-    let any: Vec<_> = jobs
-        .keys()
-        .map(|kind| json!({"$ref": format!("#/definitions/{kind}")}))
-        .collect();
-    let list = json!({
-        "type": "object",
-        "properties": {"job": {
-            "type": "array",
-            "description": "Several jobs in one file. Each has a name, and `after` says for which it waits.",
-            "items": {"anyOf": any.clone()},
-        }},
-        "required": ["job"],
-        "additionalProperties": false,
-    });
-    let files = [any, vec![list]].concat();
+    // One key decides what a job has to be: so editors mark the key that is wrong, and not all of
+    // them. taplo takes what it proposes from `anyOf` alone, which with `{}` lets everything pass.
+    let mut job = json!({"$ref": "#/definitions/map"});
+    let mut proposed = vec![json!({}), job.clone()];
+    for kind in jobs.keys().filter(|kind| *kind != "map") {
+        let own = json!({"$ref": format!("#/definitions/{kind}")});
+        proposed.push(own.clone());
+        job = json!({
+            "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+            "then": own,
+            "else": job,
+        });
+    }
+    job["anyOf"] = proposed.into();
+    jobs.insert("job".into(), job);
+    let several = json!({"properties": {"job": {
+        "type": "array",
+        "description": "Several jobs in one file. Each has a name, and `after` says for which it waits.",
+        "items": {"$ref": "#/definitions/job"},
+    }}});
+    let mut only_several = several.clone();
+    only_several["additionalProperties"] = false.into();
     json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "A job file of nodectl",
-        "anyOf": files,
+        "type": "object",
+        "if": {"required": ["job"]},
+        "then": only_several,
+        "else": {"$ref": "#/definitions/job"},
+        "anyOf": [{}, several, {"$ref": "#/definitions/job"}],
         "definitions": jobs,
     })
 }
