@@ -26,8 +26,8 @@ use support::{
 /// How long the job runs while questions are asked.
 const RUNS: Duration = Duration::from_secs(10);
 const QUESTIONS: u32 = 20;
-/// Jobs that have ended rest by then.
-const RESTS: Duration = Duration::from_secs(25);
+/// Jobs that have ended rest by then, and what they left is given back.
+const RESTS: Duration = Duration::from_secs(45);
 
 fn main() {
     let (tasks, in_core) = (number("--tasks", 1_000_000), number("--core", 10_000_000));

@@ -326,8 +326,8 @@ fn is_command(text: &str) -> bool {
     words.next().is_some() && (is_ours || text.contains(" --"))
 }
 
-/// Whether systemd has put it there for this service alone: others find nothing at that path, and the
-/// rights of its group are a mask.
+/// Whether systemd has put the file there for this service alone: others find nothing at that path,
+/// and the rights of its group are a mask.
 pub fn is_credential(path: &Path) -> bool {
     std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|directory| path.starts_with(directory))
 }

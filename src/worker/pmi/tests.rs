@@ -151,7 +151,7 @@ impl Process {
         self.line()
     }
 
-    fn is_closed(mut self) -> bool {
+    fn hears_the_end(mut self) -> bool {
         !matches!(self.0.read(&mut [0]), Ok(1))
     }
 }
@@ -195,7 +195,7 @@ fn two_processes_find_each_other_and_do_so_again() {
         assert!(first.line().starts_with("cmd=spawn_result rc=-1"));
         for mut process in [first, second] {
             assert_eq!(process.ask("cmd=finalize"), "cmd=finalize_ack\n");
-            assert!(process.is_closed());
+            assert!(process.hears_the_end());
         }
     }
 }
@@ -217,7 +217,7 @@ fn strangers_stay_outside_and_nobody_takes_a_place_that_is_taken() {
     for line in &strange {
         let mut stranger = Process::connect(&listener.server);
         stranger.0.get_mut().write_all(line.as_bytes()).unwrap();
-        assert!(stranger.is_closed(), "{line}");
+        assert!(stranger.hears_the_end(), "{line}");
     }
     assert_eq!(first.ask("cmd=get_appnum"), "cmd=appnum appnum=0\n");
     // Those who say nothing give way to those who do.
@@ -228,7 +228,7 @@ fn strangers_stay_outside_and_nobody_takes_a_place_that_is_taken() {
     drop(silent);
     // A word that nobody knows ends even who is in.
     first.say("cmd=open_the_door");
-    assert!(first.is_closed());
+    assert!(first.hears_the_end());
 }
 
 #[test]
@@ -238,13 +238,13 @@ fn who_waits_for_somebody_lost_waits_no_more_and_all_end_with_the_listener() {
     let [mut first, second] = [0, 1].map(|rank| Process::of(&listener.server, rank));
     first.say("cmd=barrier_in");
     drop(second);
-    assert!(first.is_closed());
+    assert!(first.hears_the_end());
     let [again, mut aborting] = [0, 1].map(|rank| Process::of(&listener.server, rank));
     aborting.say("cmd=abort exitcode=7");
-    assert!(aborting.is_closed());
+    assert!(aborting.hears_the_end());
     let port = listener.server.port;
     drop(listener);
-    assert!(again.is_closed());
+    assert!(again.hears_the_end());
     let closed = || std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err();
     let end = std::time::Instant::now() + Duration::from_secs(60);
     while !closed() {
