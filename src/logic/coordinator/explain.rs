@@ -145,6 +145,12 @@ impl Coordinator {
                 let text = format!("task {task} was cancelled with its job");
                 (Reason::TaskCancelled, text)
             }
+            TaskState::Running if self.has_environment() => {
+                let text = format!(
+                    "task {task} runs on {node}, or waits there for its Python environment, which is made first"
+                );
+                (Reason::TaskRuns, text)
+            }
             TaskState::Running => (Reason::TaskRuns, format!("task {task} runs on {node}")),
             TaskState::Queued if self.has_environment() => (
                 Reason::TaskEnvironment,
