@@ -510,13 +510,9 @@ impl State {
             None => {
                 if let Some(copy) = self.copies.get_mut(&job) {
                     copy.equalled_by = None;
-                    // What another disk can read of a task is more than what this one has lost: if
-                    // a third has that still, it comes from there.
-                    let tasks: BTreeSet<_> = records.iter().map(|record| record.task).collect();
-                    copy.lattice.forget_unread(|task| tasks.contains(&task));
-                    records.iter().for_each(|record| {
-                        copy.lattice.merge(record);
-                    });
+                    records
+                        .iter()
+                        .for_each(|record| copy.lattice.merge_over_lost(record));
                 }
             }
         }

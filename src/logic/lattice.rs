@@ -177,6 +177,16 @@ impl Lattice {
         self.join_cell(task, cell)
     }
 
+    /// Joins what a record says that is on this node's disk, in place of all that this disk has
+    /// lost of its task: what another disk can read is worth more, and if a third has the lost one
+    /// still, it comes from there.
+    pub fn merge_over_lost(&mut self, record: &TaskRecord) {
+        if self.unread.remove(&record.task) {
+            self.replace(record.task, Cell::Unknown);
+        }
+        self.merge(record);
+    }
+
     /// Whether a record takes the place of one that cannot be read any more: one that says as much
     /// of the task. The lesser of two is worth more than one that this disk has lost; if another
     /// disk has that one still, it comes from there.
