@@ -3,7 +3,10 @@
 //! whoever tries to connect to it on the same machine meanwhile may reach itself. So it is one of
 //! the others.
 
-use rand::RngExt;
+use rand::{
+    RngExt, SeedableRng,
+    rngs::{StdRng, SysRng},
+};
 use std::{
     fs, io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
@@ -20,7 +23,7 @@ const SYSTEM_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 pub fn free() -> io::Result<u16> {
     let text = fs::read_to_string(SYSTEM_RANGE).unwrap_or_default();
     let taken = range(&text).unwrap_or(32_768..=60_999);
-    let mut rng = rand::rng();
+    let mut rng = StdRng::try_from_rng(&mut SysRng).map_err(io::Error::other)?;
     for _ in 0..TRIES {
         let port = rng.random_range(LOWEST..=u16::MAX);
         if !taken.contains(&port) && bound(port).is_ok() {

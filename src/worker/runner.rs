@@ -1,7 +1,7 @@
 //! `Workers`, the port: starting and ending what runs tasks, and which attempt is run by what.
 
 use super::{
-    attempt::{self, AttemptContext},
+    attempt::{self, AttemptContext, AttemptKey},
     clock::TaskClock,
     command, descriptors,
     directory::{Layout, Remover},
@@ -105,7 +105,7 @@ pub struct Workers {
     context: Arc<AttemptContext>,
     persistent: Arc<PersistentWorkers>,
     /// Of gangs that this node leads.
-    worlds: Mutex<HashMap<(JobId, TaskIndex, Attempt), PmiListener>>,
+    worlds: Mutex<HashMap<AttemptKey, PmiListener>>,
 }
 
 impl Workers {
@@ -170,7 +170,7 @@ impl Workers {
         }))
     }
 
-    fn worlds(&self) -> MutexGuard<'_, HashMap<(JobId, TaskIndex, Attempt), PmiListener>> {
+    fn worlds(&self) -> MutexGuard<'_, HashMap<AttemptKey, PmiListener>> {
         self.worlds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
