@@ -288,8 +288,8 @@ impl Remover {
             .trash
             .join(format!("{}-{number}", std::process::id()));
         match fs::rename(path, &aside) {
-            // Its link to the directory above changes, so whoever is not root has to have the right
-            // to write in it; files that travel lie in one that is read-only.
+            // A directory that moves is written to, as its link to the one above changes: whoever
+            // is not root needs the right to. Files that travel lie in one that is read-only.
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied
                     && fs::symlink_metadata(path)?.is_dir() =>

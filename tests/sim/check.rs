@@ -609,7 +609,7 @@ impl World {
                 && self.user.jobs.get(job).is_some_and(lacks_news)
                 && self.spec_copies(*job) == 0
             {
-                // It ended and was forgotten before its user had asked for all of it.
+                // The job ended and was forgotten before its user had asked for all of it.
                 self.user.jobs.get_mut(job).expect("a key of the map").void = true;
             }
         }

@@ -61,7 +61,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Its user has heard of its end, and all of it; or it is gone.
+    /// The user has heard of the job's end, and all of it; or the job is gone.
     pub fn is_content(&self) -> bool {
         match self.phase {
             _ if self.void => true,

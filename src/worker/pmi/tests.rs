@@ -220,7 +220,7 @@ fn strangers_stay_outside_and_nobody_takes_a_place_that_is_taken() {
         assert!(stranger.hears_the_end(), "{line}");
     }
     assert_eq!(first.ask("cmd=get_appnum"), "cmd=appnum appnum=0\n");
-    // Those who say nothing give way to those who do.
+    // Connections on which nothing is said give way to those on which something is.
     let silent: Vec<_> = (0..STRANGERS + 8)
         .map(|_| Process::connect(&listener.server))
         .collect();

@@ -167,7 +167,8 @@ impl Worlds {
         }
     }
 
-    /// Its connection is over, or only its last word is to be said. The others wait for it no more.
+    /// A program's connection is over, or only the last word on it is to be said: other ranks wait
+    /// for that program no more.
     pub fn leave(&mut self, member: Member) {
         self.ranks[member.rank as usize].is_in = false;
         let Some(world) = self.worlds.get_mut(&member.program) else {
