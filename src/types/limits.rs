@@ -119,6 +119,8 @@ pub const HEADS_BUCKETS: usize = 64;
 /// Bytes of records on their way to a replica that has not confirmed them. One that falls further
 /// behind gets no more, and catches up afterwards.
 pub const REPLICA_WINDOW_BYTES: usize = 16 << 20;
+/// Batches of records on their way to a replica that has not confirmed them.
+pub const REPLICA_WINDOW_BATCHES: usize = 1024;
 /// Copies of a job's state: its coordinator's and two more.
 pub const JOB_REPLICAS: usize = 3;
 /// Nodes that decide which entries of a log count, at most.
@@ -193,7 +195,7 @@ const _: () = assert!(
     "the events of a node are a message"
 );
 const _: () = assert!(
-    REPLICA_WINDOW_BYTES * 2 < PEER_QUEUE_BYTES,
+    REPLICA_WINDOW_BYTES * 2 < PEER_QUEUE_BYTES && REPLICA_WINDOW_BATCHES * 2 < PEER_QUEUE,
     "a slow replica does not cost its connection"
 );
 const _: () = assert!(

@@ -2,15 +2,18 @@
 //!
 //! A replica is offered the job, writes its specification, is shown what the coordinator holds and
 //! pulls what it lacks (`logic::resync`). From the moment that it was shown, every further record
-//! is pushed to it as well, within a window of bytes that it has not confirmed. Once it says that
-//! it caught up it is *current*: it has all that counts. A replica that misses a push, through a
-//! lost connection or because it is slow, is current no longer, and is shown the copy again.
+//! is pushed to it as well, within a window of what it has not confirmed: of bytes, and of batches.
+//! After a lost connection, or silence, that one is narrow, and opens with every confirmation (the
+//! slow start of RFC 5681), so that a replica whose disk hangs is not overrun each time it is
+//! connected again. Once it says that it caught up it is *current*: it has all that counts. A
+//! replica that misses a push, through a lost connection or because it is slow, is current no
+//! longer, and is shown the copy again.
 
 use super::Coordinator;
 use crate::{core::Core, lattice::Lattice, rank};
 use nodectl_types::{
     Message, NodeId, Time,
-    limits::{JOB_REPLICAS, REPLICA_WINDOW_BYTES},
+    limits::{JOB_REPLICAS, REPLICA_WINDOW_BATCHES, REPLICA_WINDOW_BYTES},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,6 +26,8 @@ const ANSWER_WAIT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What it does not confirm for so long it has missed.
 const CONFIRM_WAIT: Duration = Duration::from_secs(10);
+/// So many batches are sent to a replica that is behind before it has confirmed one.
+const NARROW_WINDOW: usize = 8;
 /// Copies are compared this often though nothing speaks for it.
 const COMPARE_PERIOD: Duration = Duration::from_secs(30);
 
@@ -40,6 +45,8 @@ pub struct Replica {
     /// The last batch that it was sent, and what it has not confirmed: ticket, bytes, when.
     sent: u64,
     in_flight: BTreeMap<u64, (usize, Time)>,
+    /// So many batches may be in flight.
+    window: usize,
     /// When it was last sent an offer, or shown what there is.
     asked: Time,
     /// When it last answered anything.
@@ -53,6 +60,7 @@ pub struct Replica {
 impl Replica {
     fn new(now: Time) -> Self {
         Self {
+            window: REPLICA_WINDOW_BATCHES,
             asked: now,
             heard: now,
             ..Self::default()
@@ -281,6 +289,7 @@ impl Coordinator {
     pub fn disconnected(&mut self, node: NodeId) {
         if let Some(replica) = self.replicas.get_mut(&node) {
             replica.begin_anew();
+            replica.window = NARROW_WINDOW;
         }
     }
 
@@ -355,6 +364,9 @@ impl Coordinator {
                 .in_flight
                 .values()
                 .any(|(_, sent)| now - *sent >= CONFIRM_WAIT);
+            if unconfirmed {
+                replica.window = NARROW_WINDOW;
+            }
             let pause = match (replica.kept, replica.is_current) {
                 (false, _) => ANSWER_WAIT,
                 (true, false) if core.resync.is_comparing(*node, self.job) => continue,
@@ -404,7 +416,8 @@ impl Coordinator {
         };
         let mut waiting = replica.bytes_in_flight();
         for (ticket, batch) in self.results.since(replica.sent) {
-            if waiting > 0 && waiting + batch.bytes > REPLICA_WINDOW_BYTES {
+            let fits = waiting == 0 || waiting + batch.bytes <= REPLICA_WINDOW_BYTES;
+            if !fits || replica.in_flight.len() >= replica.window {
                 break;
             }
             waiting += batch.bytes;
@@ -447,7 +460,9 @@ impl Coordinator {
         let now = core.mono();
         self.vote_came(core, from, ticket);
         if let Some(replica) = self.replicas.get_mut(&from) {
-            replica.in_flight.remove(&ticket);
+            if replica.in_flight.remove(&ticket).is_some() {
+                replica.window = (replica.window + 1).min(REPLICA_WINDOW_BATCHES);
+            }
             (replica.heard, replica.problem) = (now, None);
         }
         self.push(core, from);

@@ -116,6 +116,10 @@ const SEEDS: &[(u64, &str)] = &[
         946639,
         "a replica that had caught up did not count, since it could not write before",
     ),
+    (
+        1000887,
+        "a replica whose disk hung was overrun each time it was connected again",
+    ),
 ];
 
 pub fn that_have_shown_something() {
