@@ -43,14 +43,8 @@ impl State {
             return;
         }
         let epoch = u32::try_from(head.version).unwrap_or(u32::MAX - 1) + 1;
-        let is_ours = self.coordinators.contains_key(&job);
-        if is_ours
-            || self
-                .core
-                .directory
-                .get(job)
-                .is_some_and(|known| known.epoch >= epoch)
-        {
+        let known = self.core.directory.get(job);
+        if known.is_some_and(|known| known.epoch >= epoch) {
             return;
         }
         // Whoever coordinated it before may have made us a replica.

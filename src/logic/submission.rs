@@ -28,6 +28,8 @@ pub struct PendingSubmission {
     choice: NodeId,
     tried: BTreeSet<NodeId>,
     tries: u64,
+    /// Who held it by a claim that an offer set aside, and has not said that it does not.
+    held_by: BTreeSet<NodeId>,
 }
 
 impl State {
@@ -69,6 +71,7 @@ impl State {
             choice: self.core.me,
             tried: BTreeSet::new(),
             tries: 0,
+            held_by: BTreeSet::new(),
         };
         self.submissions.insert(job, submission);
         match known {
@@ -108,11 +111,13 @@ impl State {
     }
 
     fn offer_to(&mut self, job: JobId, choice: NodeId) {
+        let held_by = self.may_hold(job);
         let Some(submission) = self.submissions.get_mut(&job) else {
             return;
         };
         submission.choice = choice;
         submission.tried.insert(choice);
+        submission.held_by.extend(held_by);
         // Every try claims a higher epoch than the one before, which may have been heard after all.
         let tries = submission.tries.max(
             self.core
@@ -198,6 +203,14 @@ impl State {
             Some(holder) => self.offer_to(job, holder),
             None => self.offer_submission(job),
         }
+    }
+
+    /// Whom the head of a job names, and who has not said that it does not hold it.
+    fn may_hold(&self, job: JobId) -> Vec<NodeId> {
+        let named = self.core.directory.get(job).map(JobHead::holders);
+        let mut named = named.unwrap_or_default();
+        named.retain(|node| !self.is_without(job, *node));
+        named
     }
 
     /// Who coordinates a job, as far as is known.
@@ -362,20 +375,21 @@ impl State {
                 coordinator.replica_declined(core, &copy.lattice, from, error);
             });
         }
-        if self
+        let Some(submission) = self
             .submissions
-            .get(&job)
-            .is_none_or(|submission| submission.choice != from)
-        {
+            .get_mut(&job)
+            .filter(|submission| submission.choice == from)
+        else {
             return;
-        }
+        };
+        submission.held_by.remove(&from);
+        let was_held = !submission.held_by.is_empty();
         if self.next_choice(job).is_some() {
             return self.offer_submission(job);
         }
-        // One that was asked before, and answered late, may have it: what becomes of it there is
-        // not known yet.
-        let lives = |head: &JobHead| head.epoch > 0 && self.core.members.is_alive(head.holder);
-        if self.core.directory.get(job).is_some_and(lives) {
+        // One that was asked before, and answered late, may have it, or one that is gone for a
+        // while, and was asked by others, too: what becomes of it there is not known yet.
+        if was_held || !self.may_hold(job).is_empty() {
             return self.wait_for_submission(job);
         }
         let submission = self

@@ -291,6 +291,46 @@ fn that_a_job_has_ended_does_not_make_it_safe() {
     assert_eq!(told(&state.handle(at(1), [submit(2)])), [(2, submitted)]);
 }
 
+/// By the same key another user may have submitted it, where it is safe.
+#[test]
+fn a_submission_that_no_disk_here_takes_does_not_cancel_what_a_node_that_is_gone_holds() {
+    let gone = NodeId([3; 32]);
+    let head = JobHead {
+        holder: gone,
+        epoch: 1,
+        version: 4,
+        phase: Phase::Running,
+        ..JobHead::unclaimed(KEYED, &spec(), spec().hash())
+    };
+    let heads = || message(OTHER, Message::Heads(vec![head.clone()]));
+    let mut state = node();
+    state.handle(at(0), [Input::PeerUp(OTHER), heads()]);
+    let mut effects = state.handle(at(0), [submit(1)]);
+    let mut answers = Vec::new();
+    for second in 1..=10 {
+        let refused = |effect: &Effect| match effect {
+            Effect::Disk(DiskEffect::Persist { ticket, .. }) => Some(Input::Persisted {
+                ticket: *ticket,
+                result: Err("full".into()),
+            }),
+            Effect::Send { to: OTHER, message } if matches!(message, Message::Offer { .. }) => {
+                let (job, error) = (KEYED, "full".into());
+                Some(self::message(OTHER, Message::Declined { job, error }))
+            }
+            _ => None,
+        };
+        let refused: Vec<_> = effects.iter().filter_map(refused).collect();
+        effects = state.handle(at(second), [heads()].into_iter().chain(refused));
+        effects.extend(state.handle(at(second), [Input::Tick]));
+        answers.extend(told(&effects));
+    }
+    let [(1, Err(QueryError::Undecided { job: KEYED, .. }))] = answers.as_slice() else {
+        panic!("{answers:?}");
+    };
+    let known = state.core().directory.get(KEYED);
+    assert!(known.is_none_or(|head| !head.cancelled), "{known:?}");
+}
+
 /// Others may hold it, too, and have gone on: it looks for them, and claims the job before it
 /// speaks for itself.
 #[test]
