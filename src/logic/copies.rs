@@ -142,6 +142,21 @@ impl LocalCopy {
             idle_since: None,
         }
     }
+
+    /// Whether there is nothing as good here as a record that another holder has.
+    fn has_use_for(&self, record: &TaskRecord) -> bool {
+        self.lattice.lacks(record) || self.lattice.is_unread(record.task)
+    }
+
+    /// Whether a write that waits for its files, or for the disk, begins with that record.
+    fn is_writing(&self, record: &TaskRecord) -> bool {
+        self.promised
+            .iter()
+            .any(|promise| match promise.keep.first() {
+                Some(Record::Task(first)) => **first == *record,
+                _ => false,
+            })
+    }
 }
 
 impl State {
@@ -358,16 +373,21 @@ impl State {
         let Some(copy) = self.copies.get(&job) else {
             return;
         };
-        let lattice = &copy.lattice;
-        let is_news =
-            |record: &Arc<TaskRecord>| lattice.lacks(record) || lattice.is_unread(record.task);
+        let is_news = |record: &Arc<TaskRecord>| copy.has_use_for(record);
         let news: Vec<_> = records.into_iter().filter(is_news).collect();
         let then = chunk.map_or(Then::Nothing, |chunk| Then::Pulled(from, chunk));
         self.promise_parts(job, from, in_parts(news), then);
     }
 
-    /// Writes records in parts, one after the other, each when its files are here.
+    /// Writes records in parts, one after the other, each when its files are here. A chunk that was
+    /// asked for again, after a lost connection, has the same records as the one that is still being
+    /// written: each goes on with what the other is not about to write, and leaves out what it has.
     fn promise_parts(&mut self, job: JobId, from: NodeId, mut parts: Parts, then: Then) {
+        if let Some(copy) = self.copies.get(&job) {
+            parts.retain(|part| part.iter().any(|record| copy.has_use_for(record)));
+            let others = parts.iter().position(|part| !copy.is_writing(&part[0]));
+            parts.rotate_left(others.unwrap_or(0));
+        }
         let first = parts.pop_front().unwrap_or_default();
         let then = match parts.is_empty() {
             true => then,

@@ -2,6 +2,7 @@
 
 mod beginnings;
 mod beside;
+mod copies;
 mod holders;
 mod kept;
 mod lost_gpus;
