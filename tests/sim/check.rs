@@ -85,8 +85,9 @@ pub struct Checker {
     pub lost_at: Option<Time>,
     /// Files that some disk has lost while others of it were kept.
     pub lost_files: BTreeSet<BlobHash>,
-    /// How many tasks each node knew to be done, in its present life.
-    done: BTreeMap<(usize, u64, JobId), u32>,
+    /// How many tasks each node knew to be done, in its present life, and whether its disk has lost
+    /// some of their results meanwhile.
+    done: BTreeMap<(usize, u64, JobId), (u32, bool)>,
     /// Where, in which life and when a task was done last.
     finished: BTreeMap<(JobId, TaskIndex), (usize, u64, Time)>,
     repeated: BTreeSet<(JobId, TaskIndex)>,
@@ -114,11 +115,13 @@ impl World {
                 continue;
             };
             let known = self.checker.done.entry((index, life, *job)).or_default();
-            // What a damaged disk has lost while nobody asked about the job is asked for again.
-            if copy.lattice.done() < *known && !machine.disk.has_rotten(*job) {
+            // What a damaged disk has lost while nobody asked about the job is asked for again, and
+            // another end of the task may have taken its place.
+            known.1 |= machine.disk.has_rotten(*job);
+            if copy.lattice.done() < known.0 && !known.1 {
                 wrong = Some(("done tasks are undone", format!("of {job:?} on n{index}")));
             }
-            *known = copy.lattice.done();
+            known.0 = copy.lattice.done();
         }
         if let Some((rule, text)) = wrong {
             self.fail(rule, text);
@@ -478,31 +481,6 @@ impl World {
     pub fn is_leaving(&self, node: usize) -> bool {
         let state = self.machines[node].state.as_ref();
         state.is_some_and(|state| state.core().members.my_info().leaving)
-    }
-
-    /// Live disks that have a task's result.
-    pub fn copies(&self, job: JobId, task: TaskIndex) -> usize {
-        self.present()
-            .filter(|machine| machine.disk.has_done(job, task))
-            .count()
-    }
-
-    pub fn file_copies(&self, hash: BlobHash) -> usize {
-        self.present()
-            .filter(|machine| machine.disk.blobs.contains_key(&hash))
-            .count()
-    }
-
-    /// How long it takes on the slowest machine to copy the files of all jobs.
-    pub fn copying(&self) -> Duration {
-        let slowest = self
-            .machines
-            .iter()
-            .map(|machine| machine.slowness)
-            .max()
-            .unwrap_or(1);
-        let bytes: u64 = self.checker.sizes.values().sum();
-        Duration::from_micros(bytes * 1_000 / self.plan.net.bytes_per_ms) * slowest
     }
 
     pub fn spec_copies(&self, job: JobId) -> usize {

@@ -569,11 +569,12 @@ impl World {
             .sum();
         fetch.left = Duration::from_micros(bytes * 1_000 / self.plan.net.bytes_per_ms);
         self.statistics_of_fetch(node, &fetch);
-        self.go_on_fetching(node, fetch);
+        let asking = self.delay() * 3;
+        self.go_on_fetching(node, asking, fetch);
     }
 
     /// A node that is starved fetches slowly, until it is no longer.
-    fn go_on_fetching(&mut self, node: usize, mut fetch: Fetch) {
+    fn go_on_fetching(&mut self, node: usize, asking: Duration, mut fetch: Fetch) {
         let Machine { life, slowness, .. } = self.machines[node];
         let part = if slowness > 1 {
             fetch.left.min(STARVED_PART)
@@ -581,7 +582,7 @@ impl World {
             fetch.left
         };
         fetch.left -= part;
-        let delay = self.delay() * 3 + part * slowness;
+        let delay = asking + part * slowness;
         let fetch = Box::new(fetch);
         self.after(delay, Event::Fetched { node, life, fetch });
     }

@@ -5,8 +5,8 @@ use crate::{
     disk::Journal,
     world::{Machine, World},
 };
-use nodectl_types::{Cell, JobId, TaskIndex, TaskRecord};
-use std::{collections::BTreeSet, ops::RangeInclusive, sync::Arc};
+use nodectl_types::{BlobHash, Cell, JobId, TaskIndex, TaskRecord};
+use std::{collections::BTreeSet, ops::RangeInclusive, sync::Arc, time::Duration};
 
 impl World {
     pub fn note_told(&mut self, job: JobId, record: Arc<TaskRecord>) {
@@ -25,7 +25,7 @@ impl World {
                 .extend(files.iter().map(|hash| (*hash, maker)));
         }
         if copies < 2 || file_copies < 2 {
-            self.check_alone(job, task, copies, file_copies);
+            self.check_alone(job, &record, copies, file_copies);
         }
         self.tell(|| {
             let (name, attempt) = (self.job_name(job), record.attempt);
@@ -71,7 +71,8 @@ impl World {
     /// A result was told that only one disk has: right only for a node that is alone. Of files one
     /// disk is enough while some file is nowhere any more: a replica that cannot get it takes the
     /// results without, and looks for the others.
-    fn check_alone(&mut self, job: JobId, task: TaskIndex, copies: usize, files: usize) {
+    fn check_alone(&mut self, job: JobId, record: &TaskRecord, copies: usize, files: usize) {
+        let task = record.task;
         if copies >= 2
             && self
                 .checker
@@ -81,8 +82,15 @@ impl World {
         {
             return;
         }
-        // Who has just been cut off for ever had it when it came to count.
-        let has_it = |machine: &Machine| machine.beyond && machine.disk.has_done(job, task);
+        // Who has just been cut off for ever had it when it came to count, or has its files: those
+        // who are left look for them, and take the result without.
+        let has_files = |machine: &Machine| {
+            let files = &machine.disk.blobs;
+            copies >= 2 && record.blobs().all(|hash| files.contains_key(&hash))
+        };
+        let has_it = |machine: &Machine| {
+            machine.beyond && (machine.disk.has_done(job, task) || has_files(machine))
+        };
         if self.machines.iter().any(has_it) {
             return;
         }
@@ -102,6 +110,31 @@ impl World {
             }
             None => self.branch("a result is told by a lone node"),
         }
+    }
+
+    /// Live disks that have a task's result.
+    pub fn copies(&self, job: JobId, task: TaskIndex) -> usize {
+        self.present()
+            .filter(|machine| machine.disk.has_done(job, task))
+            .count()
+    }
+
+    pub fn file_copies(&self, hash: BlobHash) -> usize {
+        self.present()
+            .filter(|machine| machine.disk.blobs.contains_key(&hash))
+            .count()
+    }
+
+    /// How long it takes on the slowest machine to copy the files of all jobs.
+    pub fn copying(&self) -> Duration {
+        let slowest = self
+            .machines
+            .iter()
+            .map(|machine| machine.slowness)
+            .max()
+            .unwrap_or(1);
+        let bytes: u64 = self.checker.sizes.values().sum();
+        Duration::from_micros(bytes * 1_000 / self.plan.net.bytes_per_ms) * slowest
     }
 
     /// One of two results may give way to the other: of two sides that both went on, of one that

@@ -206,7 +206,9 @@ impl World {
         let state = self.machines[node].state.as_ref();
         let is_removed = state.is_some_and(|state| state.core().directory.is_removed(job));
         let counted = !is_elsewhere || (is_removed && (self.is_expired(job) || needed));
-        let known = self.user.jobs.contains_key(&job) && counted;
+        // What nobody can go on with any more may be given up.
+        let is_kept = |watched: &crate::user::Watched| !watched.void;
+        let known = self.user.jobs.get(&job).is_some_and(is_kept) && counted;
         if known && (needed || !self.is_expired(job)) {
             let why = if needed {
                 "which another waits for"

@@ -109,7 +109,7 @@ impl World {
             return;
         }
         if !fetch.left.is_zero() {
-            return self.go_on_fetching(node, fetch);
+            return self.go_on_fetching(node, Duration::ZERO, fetch);
         }
         let has = |machine: &Machine| {
             fetch
