@@ -8,7 +8,7 @@ use super::{
 use crate::{Fault, Fields, Item, Upload, type_name};
 use nodectl_formats::files;
 use nodectl_types::python::{PythonEnvironment, VARIABLE, joined, named_list};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf, rc::Rc};
 use toml::de::DeValue;
 
 pub const KEYS: [&str; 6] = [
@@ -111,11 +111,49 @@ fn tidied(path: &str) -> String {
     }
 }
 
+/// A list of packages that the job file names, or a line of another list.
+struct NamedList {
+    item: Item<String>,
+    /// The other list, with its text, in which the place of `item` is.
+    of: Option<Rc<(PathBuf, String)>>,
+}
+
+impl NamedList {
+    /// The fault, in the file that names this list.
+    fn shown(&self, fault: Fault) -> Fault {
+        match self.of.as_deref() {
+            None => fault,
+            Some((path, text)) => fault.elsewhere(path, text),
+        }
+    }
+
+    /// The lists that this one names, whose text this is.
+    fn names(&self, path: PathBuf, text: String) -> Vec<Self> {
+        let (beside, _) = self.item.value.rsplit_once('/').unwrap_or_default();
+        let list = Rc::new((path, text));
+        let text = list.1.as_str();
+        let named = text.lines().filter_map(named_list).map(|name| {
+            let begin = name.as_ptr().addr() - text.as_ptr().addr();
+            let item = Item {
+                value: joined(beside, name),
+                span: begin..begin + name.len(),
+            };
+            let of = Some(list.clone());
+            Self { item, of }
+        });
+        named.collect()
+    }
+}
+
 /// A list of packages, and those that it names.
 fn lists(fields: &Fields<'_, '_>, first: &Item<String>) -> Result<Vec<Upload>, Fault> {
     let mut found: BTreeMap<String, Upload> = BTreeMap::new();
-    let mut left = vec![first.clone()];
-    while let Some(item) = left.pop() {
+    let mut left = vec![NamedList {
+        item: first.clone(),
+        of: None,
+    }];
+    while let Some(list) = left.pop() {
+        let item = &list.item;
         if found.contains_key(&item.value) {
             continue;
         }
@@ -123,22 +161,13 @@ fn lists(fields: &Fields<'_, '_>, first: &Item<String>) -> Result<Vec<Upload>, F
             let message = format!("more than {MAX_LISTS} lists name each other");
             return Err(Fault::new(first.span.clone(), message));
         }
-        let upload = uploads::file(fields.context, &item)?;
+        let upload = uploads::file(fields.context, item).map_err(|fault| list.shown(fault))?;
         let path = fields.context.base.join(&item.value);
         let text = files::text(&path, MAX_LIST_BYTES, "a list of packages").map_err(|why| {
-            Fault::new(
-                first.span.clone(),
-                format!("cannot read `{}`: {why}", item.value),
-            )
+            let message = format!("cannot read `{}`: {why}", item.value);
+            list.shown(Fault::new(item.span.clone(), message))
         })?;
-        let beside = item
-            .value
-            .rsplit_once('/')
-            .map_or("", |(directory, _)| directory);
-        left.extend(text.lines().filter_map(named_list).map(|name| Item {
-            value: joined(beside, name),
-            span: first.span.clone(),
-        }));
+        left.extend(list.names(path, text));
         found.insert(upload.path.clone(), upload);
     }
     Ok(found.into_values().collect())

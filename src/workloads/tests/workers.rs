@@ -105,7 +105,7 @@ fn environment(text: &str) -> Result<(Vec<String>, Vec<String>), String> {
     for (path, text) in [
         ("fit.py", ""),
         ("requirements.txt", "numpy\n-r lists/more.txt\n"),
-        ("lists_none.txt", "-r none.txt\n"),
+        ("lists_none.txt", "numpy\n  -r none.txt  # of the lab\n"),
         ("uv.lock", ""),
         ("pyproject.toml", "[project]\nname = 'lab'\n"),
         ("env.tar.gz", ""),
@@ -169,7 +169,7 @@ fn an_environment_that_no_node_could_make_is_refused_where_it_stands() {
         ),
         (
             "python = { requirements = 'lists_none.txt' }",
-            "`none.txt` does not exist",
+            "lists_none.txt:2:6\n",
         ),
         (
             "python = { requirements = '../a.txt' }",
