@@ -326,6 +326,11 @@ fn a_job_whose_workers_all_fail_to_start_is_given_up_with_what_they_said() {
         Phase::Running,
         "one alone proves nothing where two can start"
     );
+    let query = Query::Job(solo.job, JobQuery::Explain { task: None });
+    solo.turn(vec![Input::Ask { id: 5, query }]);
+    let told = format!("{:?}", solo.answers.last());
+    let why = "it could not prepare a task just now: no module torch";
+    assert!(told.contains(why), "{told}");
     solo.end(init_failed("no module torch"));
     assert_eq!(
         (solo.head().phase, solo.head().is_given_up()),

@@ -1,5 +1,6 @@
 //! What is to be seen of a job besides its progress: of one that trains the last line of its first
-//! worker's log; of one that brings a Python environment, which nodes make that.
+//! worker's log; of one that brings a Python environment, which nodes make that, and which could
+//! not.
 
 use super::{
     followed::Followed,
@@ -14,8 +15,10 @@ use nodectl_types::{
     Builtin,
     units::{counted, format_duration},
 };
-use nodectl_wire::api::{Job, MakingView, Node, StateName, TaskList, TaskRow};
-use std::{convert::Infallible, time::Duration};
+use nodectl_wire::api::{
+    Explanation, Job, MakingView, Node, ReasonName, StateName, TaskList, TaskRow,
+};
+use std::{collections::BTreeSet, convert::Infallible, time::Duration};
 
 /// How often nodes are asked what they make.
 const LOOK: Duration = Duration::from_secs(1);
@@ -90,12 +93,20 @@ async fn show_job(client: &Client, job: &Followed, progress: &JobProgress) -> In
     std::future::pending().await
 }
 
-/// What nodes make for the job, as long as they do: again and again, since nodes come later, too.
+/// What nodes make for the job, as long as they do, and why one could not: again and again, since
+/// nodes come later, too.
 async fn show_environments(client: &Client, job: &Followed, progress: &JobProgress) -> Infallible {
+    let mut told = BTreeSet::new();
     loop {
+        let (nodes, why) = tokio::join!(client.nodes(), client.explain(&job.id, None));
         // Who does not answer is asked again.
-        if let Ok(nodes) = client.nodes().await {
+        if let Ok(nodes) = nodes {
             progress.making(&environments(&nodes, &job.id));
+        }
+        for line in why.iter().flat_map(failures_to_prepare) {
+            if told.insert(line.clone()) {
+                progress.tell(&line);
+            }
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -116,6 +127,13 @@ fn environments(nodes: &[Node], job: &str) -> Vec<(String, Duration)> {
         making.map(words).collect::<Vec<_>>()
     };
     nodes.iter().flat_map(of_node).collect()
+}
+
+/// Of each node that could not prepare a task just now: what it said.
+fn failures_to_prepare(explanation: &Explanation) -> impl Iterator<Item = String> {
+    let lines = explanation.reasons.iter().zip(&explanation.lines);
+    let failures = lines.filter(|(about, _)| about.reason == ReasonName::NodeFailedToPrepare);
+    failures.map(|(_, line)| line.clone())
 }
 
 /// A log that breaks off is no reason to stop: the job is what counts.

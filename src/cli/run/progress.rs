@@ -238,6 +238,13 @@ impl JobProgress {
         *shown = words;
     }
 
+    /// A line that stays.
+    pub fn tell(&self, line: &str) {
+        if !matches!(self.kind, LineKind::Silent) {
+            tell!("{}: {}", self.name, text::one_line(line));
+        }
+    }
+
     /// A line of the job itself, shown until the next.
     pub fn note(&self, line: &str) {
         let line = text::shortened(line, 160).into_owned();

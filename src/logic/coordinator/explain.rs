@@ -43,7 +43,7 @@ impl Coordinator {
             lines.extend(self.explain_gang(core));
             let nodes = core.members.alive().into_iter();
             let nodes = nodes.filter(|_| !self.is_log());
-            lines.extend(nodes.map(|node| self.explain_node(core, node)));
+            lines.extend(nodes.flat_map(|node| self.explain_node(core, node)));
         }
         lines
     }
@@ -227,29 +227,36 @@ impl Coordinator {
         lines
     }
 
-    fn explain_node(&self, core: &Core, node: NodeId) -> ReasonLine {
+    fn explain_node(&self, core: &Core, node: NodeId) -> Vec<ReasonLine> {
         let name = core.members.name(node);
         let told = |reason, text: String| line(reason, Some(node), format!("{name}: {text}"));
         let Some(info) = core.members.info(node) else {
-            return told(
-                Reason::NodeUnknown,
-                "it has not described itself yet".into(),
-            );
+            let text = "it has not described itself yet";
+            return vec![told(Reason::NodeUnknown, text.into())];
         };
         if !core.members.is_reachable(node) {
-            return told(Reason::NodeUnreachable, "not reachable now".into());
+            return vec![told(Reason::NodeUnreachable, "not reachable now".into())];
         }
-        if let Some(Obstacle { reason, text }) = self.objection(core, info) {
-            return told(reason, format!("cannot take it: {text}"));
+        let failed = self.failed_to_prepare(node);
+        match self.objection(core, info) {
+            Some(objection) if objection == failed => {
+                return vec![told(failed.reason, failed.text)];
+            }
+            Some(Obstacle { reason, text }) => {
+                return vec![told(reason, format!("cannot take it: {text}"))];
+            }
+            None => {}
         }
         let slots = self.most_slots(info);
         let (running, queued) = self
             .nodes
             .get(&node)
             .map_or((0, 0), |work| (work.running, work.queued));
-        told(
-            Reason::NodeSuits,
-            format!("{slots} slots for it; runs {running}, {queued} wait there"),
-        )
+        let slots = format!("{slots} slots for it; runs {running}, {queued} wait there");
+        let mut lines = vec![told(Reason::NodeSuits, slots)];
+        if self.startups.why_failed(node).is_some() {
+            lines.push(told(failed.reason, failed.text));
+        }
+        lines
     }
 }

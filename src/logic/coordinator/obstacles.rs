@@ -2,7 +2,7 @@
 
 use super::Coordinator;
 use crate::{core::Core, submission};
-use nodectl_types::{After, NodeInfo, Phase, explain::Reason, gang::Gang, units::counted};
+use nodectl_types::{After, NodeId, NodeInfo, Phase, explain::Reason, gang::Gang, units::counted};
 use std::{borrow::Cow, collections::BTreeSet};
 
 /// Why a job, or a node for it, stands still.
@@ -134,8 +134,7 @@ impl Coordinator {
     pub(super) fn objection(&self, core: &Core, info: &NodeInfo) -> Option<Obstacle> {
         let work = self.nodes.get(&info.id);
         if work.is_some_and(|work| work.is_spared(core.mono())) {
-            let text = "it could not prepare a task just now (see its log)";
-            return Some(Obstacle::new(Reason::NodeFailedToPrepare, text));
+            return Some(self.failed_to_prepare(info.id));
         }
         if let Some(problem) = &info.problem {
             return Some(Obstacle::new(Reason::NodeTrouble, problem));
@@ -145,6 +144,14 @@ impl Coordinator {
             Some(Obstacle::new(Reason::NodeRefused, why))
         };
         self.unsuitability(info).or_else(refusal)
+    }
+
+    /// A task of the job could not begin on a node.
+    pub(super) fn failed_to_prepare(&self, node: NodeId) -> Obstacle {
+        let why = self.startups.why_failed(node);
+        let why = why.map_or_else(|| " (see its log)".into(), |why| format!(": {why}"));
+        let text = format!("it could not prepare a task just now{why}");
+        Obstacle::new(Reason::NodeFailedToPrepare, text)
     }
 
     /// Why a node can never run the job as it is now, whatever it did before.

@@ -6,6 +6,7 @@ use super::{Coordinator, results::MOST_FORGIVEN};
 use crate::{core::Core, lattice::Lattice};
 use nodectl_types::{
     ErrorReport, Failure, JobHead, NodeId, Outcome, Phase, TaskRecord, limits::MAX_REASON_BYTES,
+    text,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,22 +16,40 @@ const AGREEMENT: u32 = 3;
 /// time.
 const SPARED: Duration = Duration::from_secs(5);
 const MOST_DOUBLINGS: u32 = 4;
+/// What is kept of the error of one that could not be started.
+const MOST_CHARS: usize = 500;
 
 /// What a coordinator knows of its job's workers; its successor learns it again.
 #[derive(Debug, Default)]
 pub struct Startups {
-    /// How many could not be started, by node.
-    failed: BTreeMap<NodeId, u32>,
+    failed: BTreeMap<NodeId, FailedStarts>,
     /// A task ended in a way that needs a worker.
     came_up: bool,
+}
+
+/// Of one node.
+#[derive(Debug, Default)]
+struct FailedStarts {
+    count: u32,
+    /// What the last one said, unless one came up since.
+    why: Option<String>,
 }
 
 impl Startups {
     pub fn note(&mut self, record: &TaskRecord) {
         let fails_before =
             |failure: &Failure| matches!(failure, Failure::Init(_)) || failure.is_of_the_node();
-        self.came_up |=
-            !matches!(&record.outcome, Outcome::Failed(failure) if fails_before(failure));
+        if !matches!(&record.outcome, Outcome::Failed(failure) if fails_before(failure)) {
+            self.came_up = true;
+            if let Some(failed) = self.failed.get_mut(&record.node) {
+                failed.why = None;
+            }
+        }
+    }
+
+    /// What the last worker said that could not be started on a node, if none came up since.
+    pub fn why_failed(&self, node: NodeId) -> Option<&str> {
+        self.failed.get(&node)?.why.as_deref()
     }
 }
 
@@ -48,8 +67,13 @@ impl Coordinator {
             return false;
         };
         let failures = self.startups.failed.entry(from).or_default();
-        *failures += 1;
-        let doublings = (*failures - 1).min(MOST_DOUBLINGS);
+        failures.count += 1;
+        let said = error.to_string();
+        failures.why = said
+            .lines()
+            .next()
+            .map(|line| text::shortened(line, MOST_CHARS).into());
+        let doublings = (failures.count - 1).min(MOST_DOUBLINGS);
         if self.workers_agree(core, lattice) {
             self.give_up(core, lattice, error);
             return true;
@@ -96,7 +120,12 @@ impl Coordinator {
             .fold((0u32, 0u32), |(nodes, slots), (_, more)| {
                 (nodes + 1, slots.saturating_add(more))
             });
-        let workers: u32 = self.startups.failed.values().sum();
+        let workers: u32 = self
+            .startups
+            .failed
+            .values()
+            .map(|failed| failed.count)
+            .sum();
         workers >= slots.clamp(1, AGREEMENT)
             && self.startups.failed.len() as u32 >= nodes.clamp(1, AGREEMENT)
     }

@@ -206,7 +206,7 @@ impl Maker {
             };
             let again = pauses
                 .next()
-                .filter(|_| steps::is_of_the_network(&failed.output));
+                .filter(|_| steps::is_worth_another_try(&failed.output));
             let Some(pause) = again else {
                 let mut report = self.report(&format!("`{}`: {}", step.name, failed.why));
                 report.traceback = last_lines(&failed.output);

@@ -214,9 +214,13 @@ pub fn reason(output: &str) -> Option<String> {
     Some(shortened(&line, MOST_CHARS).into_owned())
 }
 
-/// Whether the network may be to blame, which may be another one in a moment.
-pub fn is_of_the_network(output: &str) -> bool {
+/// Whether the network may be to blame, which may be another one in a moment. What uv itself has
+/// tried again and again is not tried again.
+pub fn is_worth_another_try(output: &str) -> bool {
     let small = output.to_lowercase();
+    if small.contains("request failed after ") {
+        return false;
+    }
     [
         "connection",
         "name resolution",
@@ -261,7 +265,9 @@ mod tests {
 
     #[test]
     fn a_fault_of_the_network_is_known() {
-        assert!(is_of_the_network("Temporary failure in name resolution"));
-        assert!(!is_of_the_network("No matching distribution found"));
+        assert!(is_worth_another_try("Temporary failure in name resolution"));
+        assert!(!is_worth_another_try("No matching distribution found"));
+        let uv = "error: Request failed after 3 retries in 8.7s: Failed to download `https://…`\n  cause: dns error\n";
+        assert!(!is_worth_another_try(uv), "uv has waited long enough");
     }
 }
