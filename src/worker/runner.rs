@@ -296,7 +296,8 @@ impl Runner for Workers {
     fn forget(&self, job: JobId) {
         self.persistent.forget(job);
         self.context.stager.forget(job);
-        self.context.environments.forget(job);
+        let context = &self.context;
+        context.environments.forget(job, &context.remover);
         self.context.kept.end(job);
         self.context
             .remover

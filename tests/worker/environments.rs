@@ -340,6 +340,28 @@ fn those_used_longest_ago_go_when_there_are_too_many() {
     assert_eq!(lab.kept().len(), 1);
 }
 
+/// How many bytes an environment has, as its own file says.
+fn bytes(environment: &Path) -> u64 {
+    let made = fs::read_to_string(environment.join("made"));
+    made.unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_limit_holds_with_the_one_that_was_made_last() {
+    let mut first = EnvironmentLab::new();
+    said(&first.run(1, &listed()));
+    let one = bytes(&first.kept()[0]);
+    let lab = Lab::changed(None, None, |config| config.environments_bytes = one * 5 / 2);
+    let mut lab = EnvironmentLab::of(lab);
+    for job in 1..=4 {
+        lab.write("base.txt", &format!("lab_one==1.0  # {job}\n"));
+        said(&lab.run(job, &listed()));
+        let kept: u64 = lab.kept().iter().map(|kept| bytes(kept)).sum();
+        assert!(kept <= one * 5 / 2, "{kept} bytes of {one} each");
+    }
+    assert_eq!(lab.kept().len(), 2);
+}
+
 /// A project whose package needs nothing of the network to be built, and one package besides.
 const PROJECT: &str = r#"
 [project]

@@ -42,7 +42,10 @@ use std::{
     collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tokio::{runtime::Handle, sync::OnceCell};
@@ -61,12 +64,27 @@ pub struct MadeEnvironment {
     pub prefix: PathBuf,
 }
 
+type Entries = HashMap<String, WantedEnvironment>;
 type Making = Shared<BoxFuture<'static, Result<Arc<MadeEnvironment>, Arc<ErrorReport>>>>;
 
 /// One that is made, being made, or could not be.
 struct WantedEnvironment {
     making: Making,
     failed: Arc<Mutex<Option<Instant>>>,
+}
+
+impl WantedEnvironment {
+    /// Whether it is in somebody's hands, will be at once, or is being made.
+    fn is_in_use(&self) -> bool {
+        // Whoever waits for it has a copy of the future until then.
+        let is_awaited = self.making.strong_count().is_some_and(|count| count > 1);
+        is_awaited
+            || match self.making.peek() {
+                Some(Ok(environment)) => Arc::strong_count(environment) > 1,
+                Some(Err(_)) => false,
+                None => true,
+            }
+    }
 }
 
 /// What a node needs to make environments.
@@ -84,9 +102,11 @@ pub struct Workshop {
 pub struct Environments {
     maker: Arc<Maker>,
     runtime: Handle,
-    entries: Mutex<HashMap<String, WantedEnvironment>>,
+    entries: Mutex<Entries>,
     jobs: Mutex<HashMap<JobId, Arc<OnceCell<Arc<Recipe>>>>>,
     shelf: EnvironmentShelf,
+    /// One was made, and nobody has looked since whether there is room for it.
+    has_grown: Arc<AtomicBool>,
 }
 
 /// The way to what makes them: the supervisor runs the programs.
@@ -109,6 +129,7 @@ impl Environments {
             entries: Mutex::default(),
             jobs: Mutex::default(),
             shelf,
+            has_grown: Arc::default(),
         }
     }
 
@@ -132,9 +153,14 @@ impl Environments {
                 .map(Arc::new)
         });
         let recipe = planning.await.map_err(failed)?.clone();
-        let made = self.begin(&recipe, tools()).await;
+        let tools = tools();
+        let remover = tools.remover;
+        let made = self.begin(&recipe, tools).await;
         let made = made.map_err(|report| Failure::Init((*report).clone()))?;
         self.shelf.used(&recipe.name);
+        if self.has_grown.swap(false, Ordering::Relaxed) {
+            self.make_room(&mut lock(&self.entries), &recipe.name, remover);
+        }
         Ok(Some(made))
     }
 
@@ -152,9 +178,17 @@ impl Environments {
         making.collect()
     }
 
-    /// Forgets what a job wanted. What could not be made of it is tried again at once, should the
-    /// job go on and no other want the same.
-    pub fn forget(&self, job: JobId) {
+    /// Removes environments that nobody has in hands, but not the one that is `wanted` now, until
+    /// the rest is within the limit.
+    fn make_room(&self, entries: &mut Entries, wanted: &str, remover: &Remover) {
+        let in_use = |name: &str| entries.get(name).is_some_and(WantedEnvironment::is_in_use);
+        let removed = self.shelf.make_room(wanted, in_use, remover);
+        entries.retain(|name, _| !removed.contains(name));
+    }
+
+    /// Forgets what a job wanted, which may leave more than the limit allows. What could not be
+    /// made of it is tried again at once, should the job go on and no other want the same.
+    pub fn forget(&self, job: JobId, remover: &Remover) {
         let mut jobs = lock(&self.jobs);
         let Some(recipe) = jobs.remove(&job).and_then(|wanted| wanted.get().cloned()) else {
             return;
@@ -164,6 +198,7 @@ impl Environments {
             return;
         }
         let mut entries = lock(&self.entries);
+        self.make_room(&mut entries, "", remover);
         let is_failed = |wanted: &WantedEnvironment| lock(&wanted.failed).is_some();
         if entries.get(&recipe.name).is_some_and(is_failed) {
             entries.remove(&recipe.name);
@@ -178,19 +213,8 @@ impl Environments {
                 return entry.making.clone();
             }
         }
-        // What is in somebody's hands, or being made, stays.
         entries.retain(|_, entry| lock(&entry.failed).is_none());
-        let in_use = |name: &str| {
-            entries
-                .get(name)
-                .is_some_and(|entry| match entry.making.peek() {
-                    Some(Ok(environment)) => Arc::strong_count(environment) > 1,
-                    Some(Err(_)) => false,
-                    None => true,
-                })
-        };
-        let removed = self.shelf.make_room(&recipe.name, in_use, tools.remover);
-        entries.retain(|name, _| !removed.contains(name));
+        self.make_room(&mut entries, &recipe.name, tools.remover);
         let failed = Arc::new(Mutex::new(None));
         let making = self.spawn(recipe.clone(), failed.clone(), tools);
         entries.insert(
@@ -213,6 +237,7 @@ impl Environments {
     ) -> Making {
         let (maker, shelf) = (self.maker.clone(), self.shelf.clone());
         let (link, confiner) = (tools.link, tools.confiner.clone());
+        let has_grown = self.has_grown.clone();
         let making = async move {
             let root = shelf.place(&recipe.name);
             if !shelf.has(&recipe.name) {
@@ -235,6 +260,7 @@ impl Environments {
                     }
                     return Err(Arc::new(report));
                 }
+                has_grown.store(true, Ordering::Relaxed);
             }
             let prefix = root.join(steps::VENV);
             Ok(Arc::new(MadeEnvironment { root, prefix }))

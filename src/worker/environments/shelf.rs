@@ -105,6 +105,13 @@ impl EnvironmentShelf {
             bytes -= old.bytes;
             removed.insert(old.name);
         }
+        if bytes > self.limit_bytes {
+            tracing::warn!(
+                bytes,
+                limit = self.limit_bytes,
+                "the Python environments in use take more than jobs.environments allows"
+            );
+        }
         removed
     }
 
