@@ -207,3 +207,16 @@ fn its_image_runs_jobs_and_a_node_in_containers() {
     );
     assert_eq!(ended.trim(), "0", "a node that is asked to end leaves");
 }
+
+#[test]
+fn a_copy_of_it_with_one_other_bit_is_known_to_be_damaged() {
+    let Some(program) = static_program() else {
+        return;
+    };
+    let mut copy = fs::read(program).expect("just found");
+    assert_eq!(nodectl::app::damage(&copy), None);
+    let middle = copy.len() / 2;
+    copy[middle] ^= 1;
+    let why = nodectl::app::damage(&copy).expect("one bit is another");
+    assert!(why.contains("SHA-256"), "{why}");
+}

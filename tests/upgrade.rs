@@ -196,6 +196,17 @@ fn what_is_known_to_fail_is_said_before_anything_is_changed() {
         code == Some(2) && said.contains("but not nodectl"),
         "{said}"
     );
+    let whole = fs::read(&fleet.new).expect("ours");
+    let cut = fleet.new.with_file_name("cut");
+    write_program(&cut, &whole[..whole.len() * 2 / 3]);
+    // As `packaging/build` ends it, but with the hash of another one.
+    let flipped = fleet.new.with_file_name("flipped");
+    let line = format!("nodectl-sha256:{}\n", "0".repeat(64));
+    write_program(&flipped, &[&whole[..], line.as_bytes()].concat());
+    for file in [cut, flipped] {
+        let (code, said) = fleet.upgrade(&file, &[]);
+        assert!(code == Some(2) && said.contains("it is damaged"), "{said}");
+    }
     assert!(!fleet.runs_new(0) && !fleet.runs_new(1));
     // Whoever sits there needs no permission.
     let (code, said) = fleet.upgrade(&fleet.new, &["--cluster", "--except", "n1"]);

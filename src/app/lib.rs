@@ -35,7 +35,7 @@ mod vault;
 
 pub use node::{StartedNode, has_left_jobs, is_in_use, run_node, start_solo};
 pub use nodectl_gpu::PROBE_COMMAND;
-pub use program::{NodeEnd, try_program};
+pub use program::{NodeEnd, damage, try_program};
 pub use secret::{
     changed_secret, generate_secret, redeem, replaced_secret, secret_mistake, secret_strength,
     secret_weakness,

@@ -4,6 +4,7 @@
 //! one.
 
 mod install;
+mod whole;
 
 pub use install::try_program;
 use install::{Installation, architecture};
@@ -17,6 +18,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::runtime::Handle;
+pub use whole::damage;
 
 /// This very program, also when its file was replaced or removed since.
 const RUNNING: &str = "/proc/self/exe";

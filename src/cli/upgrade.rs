@@ -7,7 +7,7 @@ use super::{
     exit::{CliError, Exit},
     signals,
 };
-use nodectl_app::try_program;
+use nodectl_app::{damage, try_program};
 use nodectl_http::{Client, ClientError};
 use nodectl_ports::say::tell;
 use nodectl_types::{
@@ -351,6 +351,12 @@ impl NewProgram {
                 path.display()
             ))
         })?;
+        if let Some(why) = damage(&bytes) {
+            let path = path.display();
+            return Err(CliError::Usage(format!(
+                "{path}: {why}; nothing was changed\nhint: copy it again, and compare what `sha256sum` says of it there and here"
+            )));
+        }
         Ok(Self {
             hash: BlobHash::of(&bytes),
             architecture: architecture.into(),
@@ -367,8 +373,13 @@ impl NewProgram {
         let tried = tokio::task::spawn_blocking(move || try_program(&program)).await;
         let tried = tried.unwrap_or_else(|error| Err(error.to_string()));
         tried.map_err(|why| {
-            let (path, why) = (path.display(), escaped(&why));
-            CliError::Usage(format!("{path}: {why}; nothing was changed"))
+            let (why, hint) = split_hint(&why);
+            let hint = hint.map(|hint| format!("\nhint: {hint}"));
+            let (path, why) = (path.display(), escaped(why));
+            CliError::Usage(format!(
+                "{path}: {why}; nothing was changed{}",
+                hint.unwrap_or_default()
+            ))
         })
     }
 }

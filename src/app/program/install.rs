@@ -13,7 +13,7 @@ use std::{
     io::{self, Read, Seek},
     os::unix::{
         fs::{OpenOptionsExt, PermissionsExt},
-        process::CommandExt,
+        process::{CommandExt, ExitStatusExt},
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -153,6 +153,11 @@ pub fn try_program(program: &Path) -> Result<(), String> {
         said(child.stdout.as_mut().map(|stream| stream as &mut dyn Read)),
         said(child.stderr.as_mut().map(|stream| stream as &mut dyn Read)),
     );
+    if status.signal().is_some() {
+        return Err(format!(
+            "it crashes when it is asked for its version ({status}): the file may be damaged\nhint: copy it again"
+        ));
+    }
     match (status.success(), out.starts_with("nodectl ")) {
         (true, true) => Ok(()),
         (true, false) => Err("it is a program, but not nodectl".into()),
@@ -254,6 +259,8 @@ mod tests {
         assert_eq!(tried("echo nodectl 9.9.9"), Ok(()));
         let why = tried("echo libc.so.6: version GLIBC_9.9 not found >&2; exit 1").unwrap_err();
         assert!(why.contains("GLIBC_9.9"), "{why}");
+        let why = tried("kill -SEGV $$").unwrap_err();
+        assert!(why.contains("may be damaged"), "{why}");
         let why = tried("echo busybox").unwrap_err();
         assert!(why.contains("not nodectl"), "{why}");
     }
