@@ -13,6 +13,7 @@ use common::{
 use serde_json::Value;
 use std::{
     fs,
+    io::Write,
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::Path,
     process::{Command, Output},
@@ -228,6 +229,7 @@ fn users_of_a_shared_node_have_their_own_jobs() {
     };
     assert_eq!((user(&roots), user(&own)), ("root".into(), "nobody".into()));
     refused(&nobody, &roots);
+    is_told_who_may_upgrade(&nobody);
     // What is told of a node is told of that node, and not of this user's own place for one.
     let told = nobody.ok(&["doctor"]);
     assert!(
@@ -243,7 +245,7 @@ fn users_of_a_shared_node_have_their_own_jobs() {
     let refused = told
         .filter(|line| line["user"] == "nobody" && line["refused"].is_string())
         .count();
-    assert_eq!(refused, 8, "{audit:#}");
+    assert_eq!(refused, 9, "{audit:#}");
 }
 
 /// What is another user's, or the owner's, is not this user's to do.
@@ -274,4 +276,17 @@ fn refused(nobody: &Nobody, roots: &str) {
             both(&output)
         );
     }
+}
+
+fn is_told_who_may_upgrade(nobody: &Nobody) {
+    let other = nobody.dir.join("other");
+    fs::copy(env!("CARGO_BIN_EXE_nodectl"), &other).expect("it is ours");
+    let file = fs::File::options().append(true).open(&other);
+    file.and_then(|mut file| file.write_all(b"\n"))
+        .expect("it is ours");
+    let said = both(&nobody.run(&["upgrade", other.to_str().expect("UTF-8")]));
+    assert!(
+        said.contains("an upgrade is for those who may") && said.contains("api.admins"),
+        "{said}"
+    );
 }

@@ -179,6 +179,16 @@ fn failed(text: String) -> CliError {
     CliError::Node(anyhow::anyhow!(text))
 }
 
+/// Who may not drain a node is told that an upgrade is the same people's to do.
+fn not_drained(error: ClientError) -> String {
+    match error {
+        ClientError::Refused { status: 403, .. } => {
+            format!("an upgrade is for those who may drain the node, which it begins with: {error}")
+        }
+        error => error.to_string(),
+    }
+}
+
 /// One node on its way to the new program.
 struct Roll<'a> {
     client: &'a Client,
@@ -253,7 +263,7 @@ impl Roll<'_> {
 
     async fn drain(&self, on: bool) -> Result<(), String> {
         let drained = self.client.drain(self.name(), on).await;
-        drained.map(drop).map_err(|error| error.to_string())
+        drained.map(drop).map_err(not_drained)
     }
 
     async fn wait_until_idle(&self) -> Result<(), String> {
