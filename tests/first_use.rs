@@ -54,6 +54,15 @@ fn tab_proposes_what_the_node_knows() {
             .iter()
             .all(|name| jobs.iter().any(|job| job == name))
     });
+    let endless = "name = \"endless\"\ncommand = [\"sleep\", \"1000\"]\n";
+    cluster.submit(0, &write_job(home, "endless", endless));
+    // Only what is not over can be cancelled.
+    wait_until(SOON, "a job is proposed that runs", || {
+        proposed(&cluster, &["cancel", ""]).contains(&"endless".to_string())
+            && proposed(&cluster, &["remove", ""]).contains(&"areas".to_string())
+    });
+    assert!(!proposed(&cluster, &["cancel", ""]).contains(&"areas".to_string()));
+    assert!(!proposed(&cluster, &["remove", ""]).contains(&"endless".to_string()));
     wait_until(SOON, "nodes are proposed", || {
         let nodes = proposed(&cluster, &["drain", "n"]);
         ["n0", "n1"]

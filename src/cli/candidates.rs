@@ -6,7 +6,7 @@ use clap_complete::CompletionCandidate;
 use nodectl_app::settings::Flags;
 use nodectl_http::{Client, ClientError};
 use nodectl_types::units::counted;
-use nodectl_wire::api::JobLine;
+use nodectl_wire::api::{JobLine, PhaseName};
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, time::Duration};
 
 /// How long a node may take to answer.
@@ -14,17 +14,50 @@ const ANSWER: Duration = Duration::from_millis(50);
 
 /// `last`, and the jobs that the node knows: by name, or by id where several have one name.
 pub fn jobs() -> Vec<CompletionCandidate> {
-    candidates_for_jobs(&ask(async |client| client.jobs().await))
+    jobs_that(|_| true)
 }
 
-fn candidates_for_jobs(jobs: &[JobLine]) -> Vec<CompletionCandidate> {
+/// Those that can be cancelled.
+pub fn unfinished_jobs() -> Vec<CompletionCandidate> {
+    jobs_that(|job| !has_ended(job))
+}
+
+/// Those that can be removed, or continued.
+pub fn ended_jobs() -> Vec<CompletionCandidate> {
+    jobs_that(has_ended)
+}
+
+/// Those whose failed tasks can be tried again.
+pub fn failed_jobs() -> Vec<CompletionCandidate> {
+    jobs_that(|job| job.phase == PhaseName::Failed || job.failed > 0)
+}
+
+/// Those that more tasks can be added to.
+pub fn open_jobs() -> Vec<CompletionCandidate> {
+    jobs_that(|job| job.open == Some(true))
+}
+
+fn has_ended(job: &JobLine) -> bool {
+    !matches!(job.phase, PhaseName::Waiting | PhaseName::Running)
+}
+
+fn jobs_that(fit: impl Fn(&JobLine) -> bool) -> Vec<CompletionCandidate> {
+    candidates_for_jobs(&ask(async |client| client.jobs().await), fit)
+}
+
+/// Names are shared with jobs that do not fit, too, and `last` is the last of all.
+fn candidates_for_jobs(
+    jobs: &[JobLine],
+    fit: impl Fn(&JobLine) -> bool,
+) -> Vec<CompletionCandidate> {
     let mut of_name: BTreeMap<&str, usize> = BTreeMap::new();
     for job in jobs {
         *of_name.entry(&job.name).or_default() += 1;
     }
     let about = |job: &JobLine| format!("{}, {}", job.phase.word(), counted(job.tasks, "task"));
-    let last = jobs.first().map(|job| candidate("last", about(job)));
-    let named = jobs.iter().map(|job| {
+    let last = jobs.first().filter(|job| fit(job));
+    let last = last.map(|job| candidate("last", about(job)));
+    let named = jobs.iter().filter(|job| fit(job)).map(|job| {
         if of_name.get(job.name.as_str()) == Some(&1) {
             candidate(&job.name, about(job))
         } else {
@@ -116,13 +149,35 @@ mod tests {
             job("00000000000000b2", "sweep"),
             job("00000000000000c3", "areas"),
         ];
-        let proposed = candidates_for_jobs(&jobs);
-        let values: Vec<_> = proposed
-            .iter()
-            .map(|candidate| candidate.get_value().to_str().expect("text"))
-            .collect();
-        assert_eq!(values, ["last", &jobs[0].id, "sweep", &jobs[2].id]);
-        assert!(candidates_for_jobs(&[]).is_empty());
+        assert_eq!(
+            proposed(&jobs, |_| true),
+            ["last", &jobs[0].id, "sweep", &jobs[2].id]
+        );
+        assert!(proposed(&[], |_| true).is_empty());
+    }
+
+    #[test]
+    fn only_jobs_are_proposed_that_the_command_can_be_for() {
+        let mut jobs = [
+            job("00000000000000a1", "areas"),
+            job("00000000000000b2", "sweep"),
+            job("00000000000000c3", "areas"),
+        ];
+        jobs[2].phase = PhaseName::Running;
+        assert_eq!(
+            proposed(&jobs, |job| !has_ended(job)),
+            [jobs[2].id.as_str()]
+        );
+        assert_eq!(proposed(&jobs, has_ended), ["last", &jobs[0].id, "sweep"]);
+    }
+
+    fn proposed(jobs: &[JobLine], fit: impl Fn(&JobLine) -> bool) -> Vec<String> {
+        let proposed = candidates_for_jobs(jobs, fit);
+        let value = |candidate: &CompletionCandidate| {
+            let value = candidate.get_value().to_str().expect("text");
+            value.to_string()
+        };
+        proposed.iter().map(value).collect()
     }
 
     #[test]

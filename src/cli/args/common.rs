@@ -58,11 +58,23 @@ pub struct JsonArgs {
     pub json: bool,
 }
 
-#[derive(Debug, Args)]
-pub struct JobName {
-    /// The job: its id, the beginning of it, its name, or `last`
-    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(candidates::jobs))]
-    pub job: String,
+/// The name of a job, and which jobs Tab proposes for it.
+macro_rules! job_names {
+    ($($name:ident $proposed:ident,)*) => {$(
+        #[derive(Debug, Args)]
+        pub struct $name {
+            /// The job: its id, the beginning of it, its name, or `last`
+            #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(candidates::$proposed))]
+            pub job: String,
+        }
+    )*};
+}
+
+job_names! {
+    JobName jobs,
+    UnfinishedJob unfinished_jobs,
+    OpenJob open_jobs,
+    FailedJob failed_jobs,
 }
 
 pub fn key_value(text: &str) -> Result<(String, String), String> {

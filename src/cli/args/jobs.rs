@@ -1,6 +1,6 @@
 //! The flags of commands about jobs: `run` and what is asked of jobs later.
 
-use super::common::{JobName, ListArgs, ListingArgs, duration};
+use super::common::{FailedJob, JobName, ListArgs, ListingArgs, OpenJob, UnfinishedJob, duration};
 use crate::candidates;
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCandidates;
@@ -19,7 +19,7 @@ pub struct RunArgs {
     pub line: CommandArgs,
     /// Continues a training job that has ended, from its newest checkpoint; with a job file, the
     /// training that the file describes, from there
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["extend", "computing", "watch", "command"], add = ArgValueCandidates::new(candidates::jobs))]
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["extend", "computing", "watch", "command"], add = ArgValueCandidates::new(candidates::ended_jobs))]
     pub resume: Option<String>,
     /// Runs more parameter sets of a job: a new job with the same command, files and settings
     #[arg(long, value_name = "JOB", conflicts_with = "command", add = ArgValueCandidates::new(candidates::jobs))]
@@ -214,7 +214,7 @@ pub struct AttachArgs {
 #[derive(Debug, Args)]
 pub struct CancelArgs {
     #[command(flatten)]
-    pub name: JobName,
+    pub name: UnfinishedJob,
     /// Tasks: their numbers, counted from 0, or their names [default: the whole job]
     pub tasks: Vec<String>,
 }
@@ -222,7 +222,7 @@ pub struct CancelArgs {
 #[derive(Debug, Args)]
 pub struct AddArgs {
     #[command(flatten)]
-    pub name: JobName,
+    pub name: OpenJob,
     /// A file of parameter sets (CSV, TSV or JSONL): each becomes a task
     #[arg(value_name = "FILE")]
     pub rows: PathBuf,
@@ -235,13 +235,13 @@ pub struct AddArgs {
 #[derive(Debug, Args)]
 pub struct CloseArgs {
     #[command(flatten)]
-    pub name: JobName,
+    pub name: OpenJob,
 }
 
 #[derive(Debug, Args)]
 pub struct RetryArgs {
     #[command(flatten)]
-    pub name: JobName,
+    pub name: FailedJob,
     /// Required: says that only failed tasks run again
     #[arg(long, required = true)]
     pub failed: bool,
@@ -250,7 +250,7 @@ pub struct RetryArgs {
 #[derive(Debug, Args)]
 pub struct RemoveArgs {
     /// The jobs: ids, the beginnings of ids, or names
-    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new(), value_name = "JOB", required_unless_present_any = ["ended", "older"], conflicts_with_all = ["ended", "older"], add = ArgValueCandidates::new(candidates::jobs))]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new(), value_name = "JOB", required_unless_present_any = ["ended", "older"], conflicts_with_all = ["ended", "older"], add = ArgValueCandidates::new(candidates::ended_jobs))]
     pub jobs: Vec<String>,
     /// All jobs that have ended, except those whose results an unfinished job needs
     #[arg(long, conflicts_with = "older")]
