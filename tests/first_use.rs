@@ -117,4 +117,11 @@ fn an_invitation_can_be_scanned() {
         "{said}"
     );
     assert!(!cluster.ok(0, &["invite"]).contains('█'));
+    // Where a node runs already, `join --qr` is for the next machine all the same.
+    let said = cluster.ok(0, &["join", "--qr"]);
+    assert!(
+        said.contains("is running already") && said.contains('█'),
+        "{said}"
+    );
+    assert!(!cluster.ok(0, &["join"]).contains('█'));
 }

@@ -57,7 +57,13 @@ pub async fn join(
 ) -> Result<Exit, CliError> {
     let client = Client::new(socket_path(&settings.node.data_dir));
     match client.node().await {
-        Ok(node) => return already_running(&client, &node).await,
+        Ok(node) => {
+            already_running(&client, &node).await?;
+            return match args.qr {
+                true => membership::invite(&client, &settings, true).await,
+                false => Ok(Exit::Done),
+            };
+        }
         Err(ClientError::Unreachable { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -127,7 +133,7 @@ fn runs(process: &OwnedFd) -> bool {
     poll(&mut ended, Some(&Timespec::default())) == Ok(0)
 }
 
-async fn already_running(client: &Client, node: &NodeSelf) -> Result<Exit, CliError> {
+async fn already_running(client: &Client, node: &NodeSelf) -> Result<(), CliError> {
     if node.solo {
         return Err(CliError::Usage(format!(
             "a `nodectl run` (process {}) uses {}\nhint: wait for it, or give this node another --data-dir",
@@ -138,8 +144,7 @@ async fn already_running(client: &Client, node: &NodeSelf) -> Result<Exit, CliEr
         "a node is running already (process {}); `nodectl leave` stops it\n",
         node.pid
     ))?;
-    print(&describe(node, this_node(client).await?.as_ref()))?;
-    Ok(Exit::Done)
+    print(&describe(node, this_node(client).await?.as_ref()))
 }
 
 async fn foreground(
@@ -630,10 +635,7 @@ mod tests {
         };
         let node = FakeNode::start(brain).await;
         let this = node.client.node().await.unwrap();
-        assert_eq!(
-            already_running(&node.client, &this).await.unwrap(),
-            Exit::Done
-        );
+        already_running(&node.client, &this).await.unwrap();
         let text = describe(&this, this_node(&node.client).await.unwrap().as_ref());
         insta::assert_snapshot!(text, @r"
         node alpha (01010101) of the cluster lab
