@@ -7,8 +7,8 @@ use super::{
     exit::{CliError, Exit},
     files, flags, forget,
     grammar::command,
-    join, membership, metrics, mistyped, owner, place, plot, predict, psd_run, remove, report,
-    rows, run, secrets, security, solo, top, ui, up, upgrade, welcome,
+    join, leave, membership, metrics, mistyped, owner, place, plot, predict, psd_run, remove,
+    report, rows, run, secrets, security, solo, top, ui, up, upgrade, welcome,
 };
 use clap::FromArgMatches;
 use nodectl_app as app;
@@ -120,7 +120,7 @@ async fn dispatch(
     match command {
         Command::Join(args) => join::join(args, settings, secret).await,
         Command::Solo => solo::solo(&settings).await,
-        Command::Leave => join::leave(&client).await,
+        Command::Leave => leave::leave(&client).await,
         Command::Up(args) => up::up(*args, settings, secret).await,
         Command::Down(args) => up::down(args, &settings).await,
         Command::PsdRun(args) => psd_run::psd_run(args).await,

@@ -1,5 +1,4 @@
-//! `join` and `leave`: a node in the foreground or in the background, and what to type on the next
-//! machine.
+//! `join`: a node in the foreground or in the background, and what to type on the next machine.
 
 use super::{
     addresses,
@@ -16,17 +15,10 @@ use nodectl_http::{Client, ClientError, socket_path};
 use nodectl_ports::say::tell;
 use nodectl_types::{text, units::format_bytes};
 use nodectl_wire::api::{Finding, GpuKindName, Node, NodeSelf, Severity};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, pidfd_open},
-};
 use std::{
     fs::{self, File},
     io::{self, Read, Seek, Write},
-    os::{
-        fd::OwnedFd,
-        unix::{fs::OpenOptionsExt, process::CommandExt},
-    },
+    os::unix::{fs::OpenOptionsExt, process::CommandExt},
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -37,10 +29,6 @@ use zeroize::Zeroizing;
 /// How long a node may take until its API answers: what it writes first may have to wait for a disk
 /// that is busy with copies.
 const START: Duration = Duration::from_secs(60);
-/// How long one may take to leave.
-const LEAVE: Duration = Duration::from_secs(30);
-/// How long a node's process may run after it has closed its socket.
-const END: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a node looks for others before it says that it is alone: each tells of itself more
 /// often than that.
@@ -105,32 +93,6 @@ fn is_service() -> bool {
     ["INVOCATION_ID", "CREDENTIALS_DIRECTORY"]
         .iter()
         .any(|name| std::env::var_os(name).is_some())
-}
-
-/// Gives this node's work back and stops it.
-pub async fn leave(client: &Client) -> Result<Exit, CliError> {
-    let node = client.node().await?;
-    let pid = Pid::from_raw(node.pid.cast_signed());
-    let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    client.leave().await?;
-    let deadline = Instant::now() + LEAVE;
-    while client.node().await.is_ok() && Instant::now() < deadline {
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
-    // A node's data directory is free when its process has ended: who joins again right after this
-    // finds it so. In a container it may have the number of some other process here, which goes on.
-    let deadline = Instant::now() + END;
-    while process.as_ref().is_some_and(runs) && Instant::now() < deadline {
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
-    tell!("{} has left the cluster {}", node.name, node.cluster);
-    Ok(Exit::Done)
-}
-
-/// Whether the process that this was opened for has not ended.
-fn runs(process: &OwnedFd) -> bool {
-    let mut ended = [PollFd::new(process, PollFlags::IN)];
-    poll(&mut ended, Some(&Timespec::default())) == Ok(0)
 }
 
 async fn already_running(client: &Client, node: &NodeSelf) -> Result<(), CliError> {

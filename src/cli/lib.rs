@@ -18,7 +18,8 @@
 //! | `flags` | flags as the top layer of the settings |
 //! | `place` | which node a command speaks to |
 //! | `secret` | where the secret comes from |
-//! | `join` | `join`, `leave` |
+//! | `join` | `join` |
+//! | `leave` | `leave` |
 //! | `restart` | a node that comes back with another program |
 //! | `upgrade` | another program for nodes |
 //! | `owner` | what the person says who sits at a machine: `drain`, `pause`, `resume`, `audit` |
@@ -71,6 +72,7 @@ mod forget;
 mod grammar;
 mod help;
 mod join;
+mod leave;
 mod listing;
 mod membership;
 mod metrics;
