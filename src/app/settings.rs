@@ -21,7 +21,7 @@ mod tests;
 /// A JSON schema (draft 7) of settings files, for editors.
 pub const SETTINGS_SCHEMA: &str = include_str!("../../config/schema/settings.json");
 
-pub use layers::{Environment, Flags, SECRET_VARIABLE};
+pub use layers::{Environment, Flags, SECRET_VARIABLE, SYSTEM_FILE};
 use nodectl_types::Resources;
 pub use policy::PolicySettings;
 pub use quantity::{Period, Size};

@@ -2,7 +2,7 @@
 
 use super::{doctor, place, secret};
 use nodectl_app as app;
-use nodectl_app::settings::Settings;
+use nodectl_app::settings::{Environment, Settings};
 use nodectl_http::Client;
 use nodectl_types::units::counted;
 use nodectl_wire::api::{Doctor, Finding, Membership};
@@ -36,7 +36,8 @@ pub async fn examine(
         node.iter()
             .flat_map(|node| process(Path::new("/proc"), node.pid)),
     );
-    findings.push(doctor::isolation(settings));
+    let file = Environment::of_process().own_file();
+    findings.push(doctor::isolation(settings, &file));
     Doctor { suite, findings }
 }
 
@@ -240,7 +241,7 @@ fn process(proc: &Path, pid: u32) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodectl_app::settings::{Environment, Flags};
+    use nodectl_app::settings::Flags;
     use nodectl_wire::api::Severity;
     use std::os::unix::{fs::PermissionsExt, net::UnixListener};
 

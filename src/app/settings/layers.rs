@@ -17,7 +17,7 @@ use std::{
 /// The variable that may hold the secret. No setting: it is only ever named, never shown.
 pub const SECRET_VARIABLE: &str = "NODECTL_SECRET";
 const PREFIX: &str = "NODECTL_";
-const SYSTEM_FILE: &str = "/etc/nodectl/nodectl.toml";
+pub const SYSTEM_FILE: &str = "/etc/nodectl/nodectl.toml";
 const BUILT_IN: &str = "built-in";
 const VARIABLES: &str = "environment";
 const FLAG: &str = "flag";
@@ -60,6 +60,14 @@ impl Environment {
             .files
             .extend(user.map(|directory| directory.join("nodectl/nodectl.toml")));
         environment
+    }
+
+    /// The settings file to change: the strongest that is there, else where this user's would be.
+    pub fn own_file(&self) -> PathBuf {
+        let mut strongest_first = self.files.iter().rev();
+        let there = strongest_first.find(|file| file.exists());
+        let own = there.or(self.files.last());
+        own.cloned().unwrap_or_else(|| SYSTEM_FILE.into())
     }
 
     /// systemd's state directory, the user's data directory, or /var/lib/nodectl for a root without

@@ -187,6 +187,22 @@ fn data_directories_follow_systemd_then_xdg() {
 }
 
 #[test]
+fn the_file_to_change_is_the_strongest_that_is_there_else_the_users_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let [system, user] = ["system.toml", "user.toml"].map(|name| dir.path().join(name));
+    let environment = Environment {
+        files: vec![system.clone(), user.clone()],
+        ..Environment::default()
+    };
+    assert_eq!(environment.own_file(), user);
+    std::fs::write(&system, "").unwrap();
+    assert_eq!(environment.own_file(), system);
+    std::fs::write(&user, "").unwrap();
+    assert_eq!(environment.own_file(), user);
+    assert_eq!(Environment::default().own_file(), Path::new(SYSTEM_FILE));
+}
+
+#[test]
 fn errors_name_the_place_and_the_nearest_key() {
     let syntax = error(&["[node\nname = 1"], &[]);
     assert!(

@@ -20,7 +20,7 @@ use super::{
 };
 use anstyle::{AnsiColor, Style};
 use nodectl_app as app;
-use nodectl_app::settings::Settings;
+use nodectl_app::settings::{Environment, SYSTEM_FILE, Settings};
 use nodectl_http::{Client, ClientError};
 use nodectl_types::{GpuKind, text, units::counted};
 use nodectl_wire::api::{Device, Doctor, Finding, Severity};
@@ -85,13 +85,15 @@ async fn of_machine(client: &Client, settings: &Settings) -> Result<Doctor, CliE
         Some(place) if place != settings.node.data_dir => {
             let mut theirs = settings.clone();
             theirs.node.data_dir = place;
-            doctor.findings.push(isolation(&theirs));
+            let file = Path::new(SYSTEM_FILE);
+            doctor.findings.push(isolation(&theirs, file));
         }
         Some(_) | None => {
             doctor.findings.push(data_dir(&settings.node.data_dir));
             let file = settings.cluster.secret_file.as_deref();
             doctor.findings.extend(file.map(secret_file));
-            doctor.findings.push(isolation(settings));
+            let file = Environment::of_process().own_file();
+            doctor.findings.push(isolation(settings, &file));
         }
     }
     doctor.findings.push(gpus(&settings.node.data_dir).await);
@@ -246,8 +248,8 @@ fn secret_file(path: &Path) -> Finding {
     }
 }
 
-/// Whether tasks can reach what is the node's alone.
-pub fn isolation(settings: &Settings) -> Finding {
+/// Whether tasks can reach what is the node's alone; `file` is where its settings are.
+pub fn isolation(settings: &Settings, file: &Path) -> Finding {
     match app::why_node_is_open(settings) {
         None => Finding::ok(
             "isolation",
@@ -256,7 +258,10 @@ pub fn isolation(settings: &Settings) -> Finding {
         Some(why) => Finding::warning(
             "isolation",
             format!("tasks can read the node's secret and files: {why}"),
-            "only run what you trust, or see [isolation] in config/nodectl.toml; a data directory such as /var/lib/nodectl can be hidden",
+            format!(
+                "only run what you trust, or change [isolation] in {}; a data directory such as /var/lib/nodectl can be hidden",
+                file.display()
+            ),
         ),
     }
 }
