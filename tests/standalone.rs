@@ -185,6 +185,9 @@ fn its_image_runs_jobs_and_a_node_in_containers() {
     assert!(contained(&["--rm"], &["--version"]).ends_with(version));
     let said = contained(&["--rm"], &["run", "/jobs/version.toml"]);
     assert!(said.contains(version), "{said}");
+    // Another user needs no flags.
+    let said = contained(&["--rm", "--user=1000"], &["run", "/jobs/version.toml"]);
+    assert!(said.contains(version), "{said}");
 
     contained(
         &["--detach", "--name=node"],

@@ -13,8 +13,9 @@ _KIND = "application/vnd.oci.image."
 def make(product):
     if product.glibc:
         raise Failed("the image holds nothing but the program, which needs a C library\nhint: give one that is linked statically")
-    # As everywhere: who runs it as another user than root has a place to write.
-    tree = tar([File("nodectl", product.program, 0o755), File("tmp", b"", stat.S_IFDIR | 0o1777)], product.epoch)
+    # Who runs it as another user than root has places to write: for the data directory, and, where commands are typed, for results.
+    shared = stat.S_IFDIR | 0o1777
+    tree = tar([File("nodectl", product.program, 0o755), File("tmp", b"", shared), File("work", b"", shared)], product.epoch)
     layer = packed(tree)
     architecture = _ARCHITECTURES[product.machine]
     config = _json(
@@ -26,7 +27,7 @@ def make(product):
                 "Cmd": ["--help"],
                 # Of NVIDIA's runtime: what of the driver is put into a container.
                 "Env": ["PATH=/", "HOME=/", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=graphics,compute,utility"],
-                "WorkingDir": "/",
+                "WorkingDir": "/work",
             },
             "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(tree).hexdigest()]},
         }

@@ -32,6 +32,7 @@ pub struct Environment {
     pub local_file: Option<PathBuf>,
     pub host_name: String,
     pub is_root: bool,
+    pub uid: u32,
 }
 
 /// Settings given on the command line.
@@ -53,6 +54,7 @@ impl Environment {
                 .to_string_lossy()
                 .into_owned(),
             is_root: rustix::process::geteuid().is_root(),
+            uid: rustix::process::geteuid().as_raw(),
         };
         let user = environment.directory("XDG_CONFIG_HOME", ".config");
         environment.files.push(SYSTEM_FILE.into());
@@ -71,7 +73,8 @@ impl Environment {
     }
 
     /// systemd's state directory, the user's data directory, or /var/lib/nodectl for a root without
-    /// a home. Empty if there is none of them.
+    /// a home. Empty if there is none of them. A container engine says that the home of a user
+    /// without an account is `/`, where that user may make nothing: then it is in /tmp.
     pub(super) fn default_data_dir(&self) -> PathBuf {
         let given = self
             .variables
@@ -79,6 +82,9 @@ impl Environment {
             .and_then(|list| list.split(':').next());
         if let Some(directory) = given.filter(|directory| !directory.is_empty()) {
             return PathBuf::from(directory);
+        }
+        if !self.is_root && self.directory("XDG_DATA_HOME", "") == Some("/".into()) {
+            return format!("/tmp/nodectl-{}", self.uid).into();
         }
         match self.directory("XDG_DATA_HOME", ".local/share") {
             Some(directory) => directory.join("nodectl"),

@@ -14,6 +14,7 @@ fn environment() -> Environment {
         local_file: None,
         host_name: "box".into(),
         is_root: false,
+        uid: 1000,
     }
 }
 
@@ -153,6 +154,7 @@ fn data_directories_follow_systemd_then_xdg() {
         Environment {
             variables,
             is_root,
+            uid: 1000,
             ..Environment::default()
         }
         .default_data_dir()
@@ -173,6 +175,13 @@ fn data_directories_follow_systemd_then_xdg() {
         Path::new("/h/.local/share/nodectl")
     );
     assert_eq!(data_dir(&[], true), Path::new("/var/lib/nodectl"));
+    // In a container, as a user without an account.
+    let contained = [("HOME", "/")];
+    assert_eq!(data_dir(&contained, false), Path::new("/tmp/nodectl-1000"));
+    assert_eq!(
+        data_dir(&contained, true),
+        Path::new("/.local/share/nodectl")
+    );
     let homeless = Environment {
         host_name: "box".into(),
         ..Environment::default()
