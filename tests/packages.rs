@@ -74,7 +74,13 @@ impl Shop {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let copy = self.path("sources");
         fs::create_dir_all(&copy).expect("writable");
-        for name in ["packaging", "config", "LICENSE-MIT", "LICENSE-APACHE"] {
+        for name in [
+            "packaging",
+            "config",
+            "CHANGELOG.md",
+            "LICENSE-MIT",
+            "LICENSE-APACHE",
+        ] {
             must(Command::new("cp").arg("-r").arg(root.join(name)).arg(&copy));
         }
         let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("it is there");
@@ -134,6 +140,22 @@ fn version_installed(root: &Path) -> String {
     must(Command::new(root.join("usr/bin/nodectl")).arg("--version"))
 }
 
+/// Debian's own reader understands what is new, where that is installed.
+fn assert_debian_changelog(root: &Path) {
+    let packed = root.join("usr/share/doc/nodectl/changelog.gz");
+    let text = must(Command::new("gzip").args(["-dc"]).arg(packed));
+    let first = format!("nodectl ({VERSION}) unstable; urgency=medium\n\n  * ");
+    assert!(text.starts_with(&first), "{text}");
+    if !is_there("dpkg-parsechangelog") {
+        return;
+    }
+    let file = root.join("changelog");
+    fs::write(&file, text).expect("writable");
+    let read = must(Command::new("dpkg-parsechangelog").arg("-l").arg(file));
+    assert!(read.contains(&format!("Version: {VERSION}\n")), "{read}");
+    assert!(read.contains("Date: Tue, 14 Nov 2023"), "{read}");
+}
+
 /// dpkg below a directory of the test's own, whose scripts are told of it.
 fn dpkg(root: &Path, arguments: &[&str], package: &str) -> String {
     let mut command = Command::new("dpkg");
@@ -167,6 +189,7 @@ fn a_deb_is_installed_upgraded_removed_and_purged() {
     let install = |deb: &Path| dpkg(&root, &["--install"], deb.to_str().expect("UTF-8"));
     let said = install(&deb);
     assert_installed(&root, "usr/share/zsh/vendor-completions/_nodectl");
+    assert_debian_changelog(&root);
     let secret = root.join("etc/nodectl/secret");
     let made = fs::read_to_string(&secret).expect("a secret was made");
     assert_eq!(made.len(), 35);
@@ -215,6 +238,11 @@ fn an_rpm_is_installed_upgraded_and_removed() {
     rpm(&root, &["--install"], name);
     assert_installed(&root, "usr/share/zsh/site-functions/_nodectl");
     assert_eq!(rpm(&root, &["--verify"], "nodectl"), "");
+    let news = must(Command::new("rpm").args(["-qp", "--changelog", name]));
+    assert!(
+        news.starts_with("* Tue Nov 14 2023 ") && news.contains(&format!(" - {VERSION}-1\n- ")),
+        "{news}"
+    );
 
     let settings = root.join("etc/nodectl/nodectl.toml");
     fs::write(&settings, "# mine\n").expect("writable");

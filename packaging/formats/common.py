@@ -10,13 +10,16 @@ import struct
 import tarfile
 from typing import Dict, List, NamedTuple, Optional
 
+from .changelog import Release, releases
+
 SUMMARY = "One program that turns the machines of a lab into a GPU cluster"
 DESCRIPTION = (
     "Copied to every machine and started with the same secret, nodectl makes a cluster of them: jobs use the cores and GPUs of all, "
     "there is no head node, and machines may die while jobs run."
 )
 LICENCE = "MIT OR Apache-2.0"
-MAINTAINER = "The nodectl developers <nodectl@localhost>"
+# An address that nobody has (RFC 2606): who publishes packages gives their own (`--maintainer`).
+MAINTAINER = "The nodectl authors <nodectl@nodectl.invalid>"
 SERVICE = "usr/lib/systemd/system/nodectl.service"
 # Of ELF headers: what processor a program is for.
 _MACHINES = {62: "x86_64", 183: "aarch64"}
@@ -58,6 +61,7 @@ class Product:
     pages: Dict[str, bytes]
     completions: Dict[str, bytes]
     sbom: Optional[bytes]
+    maintainer: str = MAINTAINER
 
     @property
     def epoch(self) -> int:
@@ -100,6 +104,11 @@ class Product:
         """A file of the sources, relative to packaging/."""
         with open(os.path.join(self.here, path), "rb") as file:
             return file.read()
+
+    @property
+    def releases(self) -> List[Release]:
+        """What is new in this version and in those before."""
+        return releases(self.source("../CHANGELOG.md").decode(), self.version, self.epoch)
 
     def python_files(self) -> List[File]:
         """The Python package, by the names that it is imported by."""

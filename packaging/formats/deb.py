@@ -4,7 +4,8 @@ import hashlib
 import lzma
 import textwrap
 
-from .common import DESCRIPTION, LICENCE, MAINTAINER, SUMMARY, File, packed, tar
+from . import changelog
+from .common import DESCRIPTION, LICENCE, SUMMARY, File, packed, tar
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # When each of them runs, and what.
@@ -13,7 +14,10 @@ _SCRIPTS = {"postinst": ("configure", "set-up"), "prerm": ("remove", "stop"), "p
 
 def make(product):
     copyright_file = File("usr/share/doc/nodectl/copyright", _copyright(product))
-    files = sorted([*product.system_files("usr/share/zsh/vendor-completions"), copyright_file])
+    news = changelog.debian(product.releases, product.maintainer)
+    # A package without a Debian revision is native: its changelog has this name (Debian Policy, 12.7).
+    news_file = File("usr/share/doc/nodectl/changelog.gz", packed(news.encode()))
+    files = sorted([*product.system_files("usr/share/zsh/vendor-completions"), copyright_file, news_file])
     architecture = _ARCHITECTURES[product.machine]
     size = sum(len(file.content) for file in files)
     depends = "Depends: libc6 (>= %s)\n" % product.glibc if product.glibc else ""
@@ -21,7 +25,7 @@ def make(product):
     control = (
         "Package: nodectl\nVersion: %s\nArchitecture: %s\nMaintainer: %s\nInstalled-Size: %d\n%sRecommends: python3\n"
         "Section: science\nPriority: optional\nDescription: %s\n%s\n"
-        % (product.version, architecture, MAINTAINER, -(-size // 1024), depends, SUMMARY, _indented(DESCRIPTION))
+        % (product.version, architecture, product.maintainer, -(-size // 1024), depends, SUMMARY, _indented(DESCRIPTION))
     )
     sums = "".join("%s  %s\n" % (hashlib.md5(file.content).hexdigest(), file.path) for file in files)
     settings = "".join("/%s\n" % file.path for file in files if file.is_setting)

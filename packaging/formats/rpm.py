@@ -5,6 +5,7 @@ import hashlib
 import os
 import struct
 
+from . import changelog
 from .common import DESCRIPTION, LICENCE, SUMMARY, File, packed
 
 # Types of values in a header.
@@ -51,6 +52,7 @@ def _described(product, files, payload):
     if product.glibc:
         needed.append(("libc.so.6(GLIBC_%s)(64bit)" % product.glibc, 0, ""))
     count = len(files)
+    times, names, texts = changelog.rpm(product.releases, product.maintainer)
     return [
         (100, _STRINGS, ["C"]),
         (1000, _STRING, "nodectl"),
@@ -62,6 +64,7 @@ def _described(product, files, payload):
         (1007, _STRING, "localhost"),
         (1009, _INT32, [sum(len(file.content) for file in files)]),
         (1014, _STRING, LICENCE),
+        (1015, _STRING, product.maintainer),
         (1016, _TRANSLATED, ["Unspecified"]),
         (1021, _STRING, "linux"),
         (1022, _STRING, product.machine),
@@ -82,6 +85,9 @@ def _described(product, files, payload):
         (1048, _INT32, [flags for _, flags, _ in needed]),
         (1049, _STRINGS, [name for name, _, _ in needed]),
         (1050, _STRINGS, [version for _, _, version in needed]),
+        (1080, _INT32, times),
+        (1081, _STRINGS, names),
+        (1082, _STRINGS, texts),
         (1086, _STRING, "/bin/sh"),
         (1087, _STRING, "/bin/sh"),
         (1095, _INT32, [1] * count),
