@@ -445,4 +445,8 @@ fn the_tarball_installs_what_is_beside_its_installer() {
     must(Command::new(unpacked.join("install.sh")).env("DESTDIR", &root));
     let said = must(Command::new(root.join("usr/local/bin/nodectl")).arg("--version"));
     assert_eq!(said, format!("nodectl {VERSION}\n"));
+    let mut install = Command::new(unpacked.join("install.sh"));
+    install.arg("--user").env("HOME", "/home/ada");
+    must(install.env("DESTDIR", &root));
+    assert!(root.join("home/ada/.local/bin/nodectl").exists());
 }

@@ -12,6 +12,9 @@ fn install(dest: &Path, arguments: &[&str]) -> Output {
     Command::new(script)
         .args(arguments)
         .env("DESTDIR", dest)
+        .env("HOME", "/home/ada")
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("XDG_DATA_HOME")
         .output()
         .expect("bash is there")
 }
@@ -76,6 +79,93 @@ fn a_given_secret_is_installed() {
     );
 }
 
+/// All files below a directory, by their paths in it.
+fn files(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![root.to_path_buf()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                let below = path.strip_prefix(root).expect("below it");
+                found.push(below.display().to_string());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What was installed is there, in the places of the machine or of a user.
+fn assert_complete(root: &Path, prefix: &str, unit: &str) {
+    for path in [
+        "bin/nodectl",
+        "share/man/man1/nodectl.1",
+        "share/man/man1/nodectl-run.1",
+        "share/bash-completion/completions/nodectl",
+        "share/zsh/site-functions/_nodectl",
+        "share/fish/vendor_completions.d/nodectl.fish",
+    ] {
+        assert!(root.join(prefix).join(path).is_file(), "{prefix}/{path}");
+    }
+    let unit = fs::read_to_string(root.join(unit)).expect("a unit");
+    assert!(unit.contains("ExecStart="), "{unit}");
+}
+
+#[test]
+fn what_was_installed_is_removed_and_nothing_else() {
+    for (flags, prefix, unit, secret) in [
+        (
+            &[][..],
+            "usr/local",
+            "etc/systemd/system/nodectl.service",
+            "etc/nodectl/secret",
+        ),
+        (
+            &["--user"],
+            "home/ada/.local",
+            "home/ada/.config/systemd/user/nodectl.service",
+            "home/ada/.config/nodectl/secret",
+        ),
+    ] {
+        let dest = tempfile::tempdir().expect("a temporary directory");
+        let root = dest.path();
+        let own = root.join(prefix).join("bin/mine");
+        fs::create_dir_all(own.parent().expect("a directory")).expect("writable");
+        fs::write(&own, "").expect("writable");
+        let with = |more: &[&str]| {
+            let done = install(root, &[flags, more].concat());
+            assert!(done.status.success(), "{}", text(&done.stderr));
+            text(&done.stdout)
+        };
+        with(&[env!("CARGO_BIN_EXE_nodectl")]);
+        assert_complete(root, prefix, unit);
+        // What an earlier version brought goes with the next one.
+        let list = root.join(secret).with_file_name("installed");
+        let old = format!("/{prefix}/share/man/man1/nodectl-old.1");
+        fs::write(root.join(&old[1..]), "").expect("writable");
+        let listed = fs::read_to_string(&list).expect("a list");
+        fs::write(&list, format!("{listed}{old}\n")).expect("writable");
+        with(&[env!("CARGO_BIN_EXE_nodectl")]);
+        assert!(!root.join(&old[1..]).exists());
+        assert_complete(root, prefix, unit);
+        let said = with(&["--uninstall"]);
+        assert!(said.contains("are left"), "{said}");
+        assert_eq!(
+            files(root),
+            [secret.to_string(), format!("{prefix}/bin/mine")]
+        );
+        assert!(
+            !root.join(prefix).join("share").exists(),
+            "it was not there"
+        );
+        let again = install(root, &[flags, &["--uninstall"]].concat());
+        assert!(!again.status.success());
+    }
+}
+
 #[test]
 fn mistakes_are_named() {
     let dest = tempfile::tempdir().expect("a temporary directory");
@@ -89,6 +179,8 @@ fn mistakes_are_named() {
             "secret file /nonexistent is missing",
         ),
         (vec!["--secret"], "unknown option --secret"),
+        (vec!["/bin/true"], "but not nodectl"),
+        (vec!["--uninstall"], "nothing is known to be installed"),
     ] {
         let done = install(dest.path(), &arguments);
         assert!(!done.status.success());
@@ -125,23 +217,28 @@ fn the_service_file_confines_the_node_and_brings_it_back() {
 
 /// systemd's own checker, where it is installed. It may say that the program is not, nothing else.
 #[test]
-fn the_service_file_is_valid() {
-    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/nodectl.service");
-    let Ok(done) = Command::new("systemd-analyze")
-        .arg("verify")
-        .arg(&unit)
-        .output()
-    else {
-        return eprintln!("SKIPPED: no systemd-analyze");
-    };
-    let complaints = text(&done.stderr);
-    let about_unit = complaints
-        .lines()
-        .filter(|line| line.contains("nodectl.service"));
-    let wrong: Vec<&str> = about_unit
-        .filter(|line| !line.contains("/usr/local/bin/nodectl"))
-        .collect();
-    assert!(wrong.is_empty(), "{wrong:?}");
+fn the_service_files_are_valid() {
+    for (unit, whose) in [
+        ("nodectl.service", "--system"),
+        ("nodectl.user.service", "--user"),
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("packaging")
+            .join(unit);
+        let Ok(done) = Command::new("systemd-analyze")
+            .args(["verify", whose])
+            .arg(path)
+            .output()
+        else {
+            return eprintln!("SKIPPED: no systemd-analyze");
+        };
+        let complaints = text(&done.stderr);
+        let about_unit = complaints.lines().filter(|line| line.contains(unit));
+        let wrong: Vec<&str> = about_unit
+            .filter(|line| !line.contains("bin/nodectl"))
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
 }
 
 /// Every crate of a release comes from crates.io, is known by its hash and has a licence that

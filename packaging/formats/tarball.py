@@ -14,6 +14,7 @@ def make(product):
         *[File("man/" + page, content) for page, content in product.pages.items()],
         File("nodectl", product.program, 0o755),
         File("nodectl.service", product.source("nodectl.service")),
+        File("nodectl.user.service", product.source("nodectl.user.service")),
         File("nodectl.toml", product.source("../config/nodectl.toml")),
     ]
     return name + ".tar.gz", packed(tar(files, product.epoch, name + "/"))
