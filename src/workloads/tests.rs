@@ -26,7 +26,7 @@ fn lab() -> tempfile::TempDir {
         ("src/lib.py", ""),
         ("src/deep/more.py", ""),
         ("src/cache.pyc", ""),
-        ("src/.gitignore", "*.pyc\n"),
+        ("src/.gitignore", "*.pyc\n*.npy\n"),
         ("good.csv", "k,name,zip\n1,one,007\n2.5,two,1e3\n"),
         ("bad.csv", "k,name\n1,one\n2\n"),
         ("twice.csv", "k,k\n1,2\n"),
@@ -297,6 +297,25 @@ fn a_million_tasks_are_planned_at_once() {
         "{ECHO}params = {{ i = {{ range = [0, 1000000] }} }}"
     ));
     assert_eq!(job.task_count(), 1_000_000);
+}
+
+#[test]
+fn an_ignore_file_of_its_own_counts_before_gits() {
+    let dir = lab();
+    let text = format!("{ECHO}source = 'src'");
+    for (path, text) in [
+        ("src/table.npy", ""),
+        ("src/notes.md", ""),
+        (".nodectlignore", "*.md\n!*.npy\n"),
+    ] {
+        std::fs::write(dir.path().join(path), text).unwrap();
+    }
+    let jobs = parse(&text, &dir.path().join("job.toml")).unwrap();
+    let [job] = jobs.try_into().expect("one job");
+    assert_eq!(
+        paths(&job),
+        ["src/deep/more.py", "src/lib.py", "src/table.npy"]
+    );
 }
 
 #[test]

@@ -252,7 +252,7 @@ fn collect(
     );
     Err(match skip {
         Skip::Ignored => {
-            fault.hint("hidden and git-ignored files are left out of `source`; `data` takes them")
+            fault.hint("hidden and ignored files (.gitignore, .nodectlignore) are left out of `source`; `data` takes them")
         }
         Skip::Hidden | Skip::Nothing => fault,
     })
