@@ -413,7 +413,7 @@ fn a_node_without_a_device_says_so_plainly() {
     assert_eq!(code, Some(1), "{output}");
     for part in [
         "no worker could start",
-        "no software device",
+        "this computes on Vulkan devices only",
         "hint: ask for `gpus = 1`",
     ] {
         assert!(output.contains(part), "`{part}` is missing in\n{output}");

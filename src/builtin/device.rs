@@ -4,7 +4,7 @@
 use crate::CallError;
 use nodectl_gpu as gpu;
 use nodectl_gpu::device::{Device, DeviceError, DeviceOptions};
-use nodectl_types::GpuKind;
+use nodectl_types::{GpuKind, text::split_hint};
 
 /// Set by the node: the UUIDs of the GPUs granted, with commas between them.
 const GRANTED: &str = "NODECTL_GPU_UUID";
@@ -46,16 +46,9 @@ pub fn granted() -> Result<Option<Device>, CallError> {
 }
 
 fn software() -> Result<Device, CallError> {
-    let why = |reason: String| {
-        CallError::Task(format!(
-            "this task was granted no GPU, and there is no software device in its place: {reason}\n\
-             hint: ask for `gpus = 1` in [resources], or install a software driver (Debian: `apt install \
-             mesa-vulkan-drivers`)"
-        ))
-    };
-    let gpus = gpu::probe().map_err(|error| why(error.to_string()))?;
+    let gpus = gpu::probe().map_err(|error| no_device(&error.to_string()))?;
     let found = gpus.iter().find(|gpu| gpu.kind == GpuKind::Software);
-    let found = found.ok_or_else(|| why("the drivers here offer none".into()))?;
+    let found = found.ok_or_else(|| no_device("the drivers here offer none"))?;
     Device::open(
         found.uuid,
         &DeviceOptions {
@@ -64,7 +57,18 @@ fn software() -> Result<Device, CallError> {
             learned: gpu::device::learned_folder(),
         },
     )
-    .map_err(|error| why(error.to_string()))
+    .map_err(|error| no_device(&error.to_string()))
+}
+
+fn no_device(reason: &str) -> CallError {
+    // What the probe would do is about GPUs.
+    let (reason, _) = split_hint(reason);
+    CallError::Task(format!(
+        "this computes on Vulkan devices only: the task was granted no GPU, and no software driver here does it on \
+         the processor: {reason}\n\
+         hint: ask for `gpus = 1` in [resources] where there are GPUs, or install a software driver on this machine \
+         (Debian: `apt install mesa-vulkan-drivers`)"
+    ))
 }
 
 /// 32 hexadecimal digits, with hyphens or without.
@@ -97,5 +101,14 @@ mod tests {
         let bytes: [u8; 16] = std::array::from_fn(|index| index as u8);
         assert_eq!(parse("00010203-0405-0607-0809-0a0b0c0d0e0f"), Some(bytes));
         assert_eq!(parse("00010203"), None);
+    }
+
+    #[test]
+    fn where_nothing_computes_one_hint_says_what_to_do() {
+        let CallError::Task(why) = no_device("no Vulkan driver\nhint: install the GPU's") else {
+            panic!("the task cannot run here");
+        };
+        assert!(why.contains("Vulkan devices only") && why.contains(": no Vulkan driver\n"));
+        assert_eq!(why.matches("hint: ").count(), 1, "{why}");
     }
 }
