@@ -349,6 +349,7 @@ int main(int count, char **words) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (count > 1 && rank == 1) {
         fprintf(stderr, "rank 1 gives up\n");
+        fflush(stderr);
         MPI_Abort(MPI_COMM_WORLD, 7);
     }
     MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
@@ -411,17 +412,84 @@ fn a_rank_that_aborts_mpi_ends_all_of_them() {
     let Some(file) = mpi_job(&cluster, "aborts", r#"["./adds", "abort"]"#) else {
         return;
     };
+    let log = fails_with_rank_1(&cluster, &file, "aborts");
+    assert!(log.contains("called MPI_Abort(MPI_COMM_WORLD, 7)"), "{log}");
+}
+
+/// Joins the world of an MPI program as a library does. Rank 1 asks for the end of all, and goes on
+/// like all others: to end them is up to whoever started them.
+const GOES_ON: &str = r#"
+import os, socket, sys, time
+host, port = os.environ["PMI_PORT"].split(":")
+pmi = socket.create_connection((host, int(port))).makefile("rw")
+def say(line):
+    pmi.write(line + "\n")
+    pmi.flush()
+say("cmd=initack pmiid=" + os.environ["PMI_ID"])
+assert [pmi.readline() for _ in range(4)][0] == "cmd=initack rc=0\n"
+if os.environ["RANK"] == "1":
+    print("rank 1 gives up", file=sys.stderr, flush=True)
+    say("cmd=abort exitcode=7")
+time.sleep(600)
+"#;
+
+/// It fails as rank 1 did, and says so. Returns what that wrote.
+fn fails_with_rank_1(cluster: &Cluster, file: &Path, name: &str) -> String {
     let output = cluster.run(0, &["run", file.to_str().expect("UTF-8")]);
     let said = both(&output);
     assert!(!output.status.success(), "{said}");
     assert!(said.contains("rank 1 (on n"), "{said}");
-    // The library has the last word, and ends its process.
-    assert!(
-        said.contains("called MPI_Abort(MPI_COMM_WORLD, 7)"),
-        "{said}"
-    );
-    let log = both(&cluster.run(0, &["logs", "--stderr", "aborts", "0"]));
+    assert!(said.contains("exit status 7"), "{said}");
+    let log = both(&cluster.run(0, &["logs", "--stderr", name, "0"]));
     assert!(log.contains("rank 1 gives up"), "{log}");
+    log
+}
+
+#[test]
+fn a_rank_that_goes_on_after_it_has_aborted_is_ended_with_all_others() {
+    let cluster = Cluster::of(2);
+    // Of one that runs where the server is, and of one that does not.
+    for (name, place) in [
+        ("beside", "per_node = 2"),
+        ("apart", "nodes = 2\nper_node = 1"),
+    ] {
+        let more = format!("{place}\nretries = 0\nresources = {{ cpus = 0.1 }}");
+        fails_with_rank_1(&cluster, &python_job(&cluster, name, GOES_ON, &more), name);
+    }
+}
+
+/// In Intel's library `MPI_Abort` returns.
+#[test]
+fn a_rank_of_intels_mpi_that_aborts_ends_all_of_them() {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../intel-mpi");
+    if !root.exists() {
+        println!("SKIPPED: no target/intel-mpi, which tests/run makes with a package index");
+        return;
+    }
+    let root = root.canonicalize().expect("it is there");
+    let cluster = Cluster::of(2);
+    let dir = cluster.dir.path();
+    fs::write(dir.join("adds.c"), MPI_PROGRAM).expect("writable");
+    let mut compiler = Command::new("cc");
+    compiler.args(["adds.c", "-o", "adds", "-Wl,--allow-shlib-undefined"]);
+    compiler.arg("-I").arg(root.join("devel/include"));
+    compiler.arg(root.join("rt/lib/libmpi.so.12"));
+    let output = compiler.current_dir(dir).output().expect("a compiler");
+    assert!(output.status.success(), "{}", both(&output));
+    let job = |name: &str, command: &str| {
+        let text = format!(
+            "name = \"{name}\"\ncommand = {command}\ndata = [\"adds\"]\nnodes = 2\nper_node = 2\n\
+             retries = 0\nresources = {{ cpus = 0.1 }}\n\
+             env = {{ I_MPI_ROOT = \"{0}\", FI_PROVIDER = \"tcp\", \
+             LD_LIBRARY_PATH = \"{0}/lib:{0}/lib/libfabric\", \
+             FI_PROVIDER_PATH = \"{0}/lib/libfabric/prov\" }}\n",
+            root.join("rt").display()
+        );
+        write_job(dir, name, &text)
+    };
+    let into = run(&cluster, &job("adds", r#"["./adds"]"#), "adds");
+    assert_eq!(said_by_ranks(&into), SUMS);
+    fails_with_rank_1(&cluster, &job("aborts", r#"["./adds", "abort"]"#), "aborts");
 }
 
 #[test]

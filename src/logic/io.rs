@@ -99,6 +99,14 @@ pub enum Input {
         /// None, too, where none was asked for.
         pmi: Option<PmiServer>,
     },
+    /// The MPI program of a rank has asked for the end of all.
+    RankAborted {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        rank: u32,
+        status: i32,
+    },
     /// This node's description changed.
     Info(Box<NodeInfo>),
     /// The machine was looked at, for its owner's policy.
@@ -292,6 +300,13 @@ pub enum TaskEffect {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,
+    },
+    /// End it as if it had ended by itself, with this status; `Input::TaskEnded` follows.
+    Fail {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        status: i32,
     },
     /// All tasks of this node stand still, those too that start later; or go on.
     Suspend(bool),

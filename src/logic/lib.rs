@@ -296,6 +296,16 @@ impl State {
                 self.executor
                     .port_found(&mut self.core, job, (task, attempt), (port, pmi));
             }
+            Input::RankAborted {
+                job,
+                task,
+                attempt,
+                rank,
+                status,
+            } => {
+                self.executor
+                    .rank_aborted(&mut self.core, (job, (task, attempt)), rank, status);
+            }
             Input::Info(info) => self.described(*info),
             Input::Seen(seen) => self.seen(seen),
             Input::SecretKept(secret) => self.secret_kept(&secret),

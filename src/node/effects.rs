@@ -228,6 +228,12 @@ impl Node {
                 self.ports.runner.close_world(job, task, attempt);
             }
             TaskEffect::Stop { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
+            TaskEffect::Fail {
+                job,
+                task,
+                attempt,
+                status,
+            } => self.ports.runner.fail(job, task, attempt, status),
             TaskEffect::Suspend(on) => self.ports.runner.suspend(on),
             TaskEffect::ReleaseWorker { node, pool, must } => {
                 self.ports.pools.release(pool, node, must);

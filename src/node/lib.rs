@@ -301,37 +301,7 @@ impl Node {
             },
             Event::Net(NetEvent::Message { from, message }) => Input::Message { from, message },
             Event::Store(event) => stored(event),
-            Event::Worker(WorkerEvent::Started { job, task, attempt }) => {
-                Input::TaskStarted { job, task, attempt }
-            }
-            Event::Worker(WorkerEvent::Port {
-                job,
-                task,
-                attempt,
-                port,
-                pmi,
-            }) => Input::PortFound {
-                job,
-                task,
-                attempt,
-                port,
-                pmi,
-            },
-            Event::Worker(WorkerEvent::Metric {
-                job,
-                task,
-                attempt,
-                points,
-            }) => Input::TaskMetrics {
-                job,
-                task,
-                attempt,
-                points,
-            },
-            Event::Worker(WorkerEvent::Ended { job, record }) => Input::TaskEnded { job, record },
-            Event::Worker(WorkerEvent::Stopped { job, task, attempt }) => {
-                Input::TaskStopped { job, task, attempt }
-            }
+            Event::Worker(event) => worked(event),
             Event::User(request) => return self.asked(request),
             Event::InfoChanged => {
                 let mut info = self.ports.machine.describe();
@@ -389,6 +359,51 @@ impl Node {
 }
 
 /// What an event of the store is to the core.
+fn worked(event: WorkerEvent) -> Input {
+    match event {
+        WorkerEvent::Started { job, task, attempt } => Input::TaskStarted { job, task, attempt },
+        WorkerEvent::Port {
+            job,
+            task,
+            attempt,
+            port,
+            pmi,
+        } => Input::PortFound {
+            job,
+            task,
+            attempt,
+            port,
+            pmi,
+        },
+        WorkerEvent::Aborted {
+            job,
+            task,
+            attempt,
+            rank,
+            status,
+        } => Input::RankAborted {
+            job,
+            task,
+            attempt,
+            rank,
+            status,
+        },
+        WorkerEvent::Metric {
+            job,
+            task,
+            attempt,
+            points,
+        } => Input::TaskMetrics {
+            job,
+            task,
+            attempt,
+            points,
+        },
+        WorkerEvent::Ended { job, record } => Input::TaskEnded { job, record },
+        WorkerEvent::Stopped { job, task, attempt } => Input::TaskStopped { job, task, attempt },
+    }
+}
+
 fn stored(event: StoreEvent) -> Input {
     match event {
         StoreEvent::Persisted { ticket, result } => Input::Persisted { ticket, result },

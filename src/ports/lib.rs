@@ -167,6 +167,14 @@ pub enum WorkerEvent {
         port: Option<u16>,
         pmi: Option<PmiServer>,
     },
+    /// The MPI program of a rank asks for the end of all of that attempt's, with this status.
+    Aborted {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        rank: u32,
+        status: i32,
+    },
     /// The attempt ended by itself (well or not); its outputs are in the blob store.
     Ended { job: JobId, record: Box<TaskRecord> },
     /// The attempt ended because `Runner::stop` was called; no process of it is left.
@@ -573,6 +581,8 @@ pub trait Runner: Send + Sync {
     /// SIGTERM, then SIGKILL after the task's grace, to everything the task started. `Stopped`
     /// follows unless it had already ended.
     fn stop(&self, job: JobId, task: TaskIndex, attempt: Attempt);
+    /// The same, but it counts as an end by itself, with this status: `Ended` follows.
+    fn fail(&self, job: JobId, task: TaskIndex, attempt: Attempt, status: i32);
     /// All tasks stand still from now on, those too that start later, or go on. The time does not
     /// count against their limits.
     fn suspend(&self, on: bool);

@@ -93,6 +93,9 @@ pub enum GangWord {
     Ended { rank: u32, record: Box<TaskRecord> },
     /// A member: nothing of the gang is here, and why.
     Gone { why: String },
+    /// The lead: the MPI program of this rank has asked for the end of all, and may wait for its
+    /// own. End it, as if it had exited with this status.
+    Abort { rank: u32, status: i32 },
 }
 
 /// One attempt's processes, as they become the ranks of one MPI program: where the server listens

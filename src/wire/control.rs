@@ -172,7 +172,7 @@ fn validate_gang_word(word: &GangWord) -> Result<(), BadMessage> {
             seats.len() <= most && heard.len() <= most,
             "a gang of too many",
         ),
-        GangWord::Ended { rank, .. } => {
+        GangWord::Ended { rank, .. } | GangWord::Abort { rank, .. } => {
             check(*rank < limits::MAX_RANKS, "an impossible rank in a gang")
         }
         GangWord::Gone { why } => check(

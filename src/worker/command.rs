@@ -57,6 +57,7 @@ pub async fn run(
         never = watch_metric(context, &task, &command.dir, &mut command.meter) => match never {},
     }
     .unwrap_or((ProcessEnd::Stopped, Default::default()));
+    let counts_as = stop.end_of(&end);
     let Equipment {
         staged,
         environment,
@@ -75,14 +76,14 @@ pub async fn run(
             container.remove();
         }
         // The last words count: a task may be over before it is looked at.
-        if end != ProcessEnd::Stopped {
+        if counts_as != ProcessEnd::Stopped {
             context.tell_metrics(&task, &mut meter, &dir);
         }
         let remains = Remains {
             dir,
             outputs,
             started_ms,
-            verdict: Verdict::Process(end),
+            verdict: Verdict::Process(counts_as),
             usage,
         };
         context.finish(&task, &staged, remains);

@@ -19,9 +19,6 @@ use std::{
 
 /// The hosts of a gang, in the directory of each of its processes.
 pub const HOSTFILE: &str = ".nodectl-hosts";
-/// Has a process of MPICH end itself in `MPI_Abort`. From version 4.1 on it else asks over PMI to
-/// be killed, with all others, and goes on; but as a process that fails it ends them, too.
-const ENDS_ITSELF: &str = "MPIR_CVAR_COREDUMP_ON_ABORT";
 /// Where Python finds modules.
 const PYTHONPATH: &str = "PYTHONPATH";
 /// Variables that a task inherits from the node. A list of what may pass, not of what may not: the
@@ -175,9 +172,6 @@ pub fn of_task(
         let path = env.get(OsStr::new(PYTHONPATH)).map(OsString::as_os_str);
         let path = package::before(&base.package, path);
         env.insert(PYTHONPATH.into(), path);
-    }
-    if task.place.as_ref().is_some_and(|place| place.pmi.is_some()) {
-        env.entry(ENDS_ITSELF.into()).or_insert_with(|| "1".into());
     }
     let mut set = |name: &str, value: OsString| env.insert(name.into(), value);
     // Tasks that train together find each other through their node.

@@ -238,6 +238,12 @@ impl Runner for Workers {
         }
     }
 
+    fn fail(&self, job: JobId, task: TaskIndex, attempt: Attempt, status: i32) {
+        if let Some(stop) = self.context.running().get(&(job, task, attempt)) {
+            stop.fail(status);
+        }
+    }
+
     fn suspend(&self, on: bool) {
         self.context.clock.suspend(on);
         if let Some(link) = &*self.context.link() {
@@ -278,8 +284,8 @@ impl Runner for Workers {
         attempt: Attempt,
         world: MpiWorld,
     ) -> io::Result<PmiServer> {
-        let name = attempt::whole_name(job, task, attempt);
-        let listener = PmiListener::open(&self.context.runtime, name, world)?;
+        let (runtime, node) = (&self.context.runtime, self.context.node.clone());
+        let listener = PmiListener::open(runtime, node, (job, task, attempt), world)?;
         let server = listener.server;
         self.worlds().insert((job, task, attempt), listener);
         Ok(server)

@@ -1,11 +1,16 @@
 //! The way to end an attempt, whatever it is doing when it is asked.
 
-use super::{link::SupervisorLink, protocol::LaunchId};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use super::{
+    link::SupervisorLink,
+    protocol::{LaunchId, ProcessEnd},
+};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::watch;
 
 pub struct Stop {
     asked: watch::Sender<bool>,
+    /// What its end counts as, if not as one that somebody asked for.
+    status: OnceLock<i32>,
     process: Mutex<Option<(Arc<SupervisorLink>, LaunchId)>>,
 }
 
@@ -13,6 +18,7 @@ impl Default for Stop {
     fn default() -> Self {
         Self {
             asked: watch::Sender::new(false),
+            status: OnceLock::new(),
             process: Mutex::default(),
         }
     }
@@ -25,6 +31,22 @@ impl Stop {
         self.asked.send_replace(true);
         if let Some((link, id)) = &*self.process() {
             link.stop(*id);
+        }
+    }
+
+    /// Asks for an end that counts as that of a process which exited with this status.
+    pub fn fail(&self, status: i32) {
+        if !self.is_asked() {
+            let _ = self.status.set(status);
+            self.ask();
+        }
+    }
+
+    /// What the end of a process counts as.
+    pub fn end_of(&self, end: &ProcessEnd) -> ProcessEnd {
+        match self.status.get() {
+            Some(status) if *end == ProcessEnd::Stopped => ProcessEnd::Exited(*status),
+            _ => end.clone(),
         }
     }
 

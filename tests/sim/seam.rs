@@ -437,6 +437,8 @@ impl World {
             TaskEffect::Stop { job, task, attempt } => {
                 self.stop_task(node, life, (job, task, attempt))
             }
+            // Only MPI programs ask for it, of which the simulation has none.
+            TaskEffect::Fail { .. } => {}
             TaskEffect::ReleaseWorker {
                 node: on,
                 pool,

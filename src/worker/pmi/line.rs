@@ -33,7 +33,10 @@ pub enum Request<'a> {
     },
     Barrier,
     Finalize,
-    Abort,
+    /// All processes are to end.
+    Abort {
+        status: i32,
+    },
     /// What is not done here, and how its refusal begins.
     Refused {
         answer: &'static str,
@@ -72,12 +75,20 @@ pub fn request(line: &[u8]) -> Option<Request<'_>> {
         // One of some of the ranks is asked for only of servers that say they know it.
         "barrier_in" if value("group").is_none() => Request::Barrier,
         "finalize" => Request::Finalize,
-        "abort" => Request::Abort,
+        "abort" => Request::Abort {
+            status: exit_status(value("exitcode")),
+        },
         "publish_name" => refused("cmd=publish_result"),
         "unpublish_name" => refused("cmd=unpublish_result"),
         "lookup_name" => refused("cmd=lookup_result"),
         _ => return None,
     })
+}
+
+/// That of a process which exits so, but none that says all is well.
+fn exit_status(code: Option<&str>) -> i32 {
+    let code = code.and_then(|code| code.parse::<i32>().ok());
+    code.map_or(1, |code| (code & 0xff).max(1))
 }
 
 fn refused(answer: &'static str) -> Request<'static> {

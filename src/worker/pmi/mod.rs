@@ -16,7 +16,9 @@
 mod line;
 mod world;
 
+use super::attempt::{self, AttemptKey};
 use line::LINE_BYTES;
+use nodectl_ports::{Event, NodeHandle, WorkerEvent};
 use nodectl_types::gang::{MpiWorld, PmiServer};
 use rand::{TryRng, rngs::SysRng};
 use std::{
@@ -59,11 +61,17 @@ pub struct PmiListener {
 }
 
 impl PmiListener {
-    /// `name` is that of this attempt and no other.
-    pub fn open(runtime: &Handle, name: String, of: MpiWorld) -> io::Result<Self> {
+    pub fn open(
+        runtime: &Handle,
+        node: NodeHandle,
+        key: AttemptKey,
+        of: MpiWorld,
+    ) -> io::Result<Self> {
         let _inside = runtime.enter();
         let listener = listen(of.host)?;
         let port = listener.local_addr()?.port();
+        let (job, task, attempt) = key;
+        let name = attempt::whole_name(job, task, attempt);
         let (server, worlds) = loop {
             let mut key = [0; 16];
             SysRng.try_fill_bytes(&mut key).map_err(io::Error::other)?;
@@ -74,6 +82,8 @@ impl PmiListener {
             }
         };
         let shared = Arc::new(Shared {
+            node,
+            key,
             worlds: Mutex::new(worlds),
             changed: watch::Sender::new(()),
         });
@@ -103,6 +113,8 @@ fn listen(host: Ipv4Addr) -> io::Result<TcpListener> {
 
 /// What all connections of an attempt share.
 struct Shared {
+    node: NodeHandle,
+    key: AttemptKey,
     worlds: Mutex<Worlds>,
     /// A barrier may have opened.
     changed: watch::Sender<()>,
@@ -111,6 +123,19 @@ struct Shared {
 impl Shared {
     fn worlds(&self) -> MutexGuard<'_, Worlds> {
         self.worlds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Some libraries end a process that aborts, others leave it to whoever started it.
+    async fn abort(&self, rank: u32, status: i32) {
+        let (job, task, attempt) = self.key;
+        let aborted = WorkerEvent::Aborted {
+            job,
+            task,
+            attempt,
+            rank,
+            status,
+        };
+        self.node.tell(Event::Worker(aborted)).await;
     }
 }
 
@@ -232,6 +257,10 @@ impl Client {
                 }
                 Step::Last(answer) => return Some(answer),
                 Step::Close => return None,
+                Step::Abort { status } => {
+                    shared.abort(member.rank, status).await;
+                    return None;
+                }
             }
         }
     }

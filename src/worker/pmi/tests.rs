@@ -4,8 +4,10 @@ use super::{
     line::{Request, Spawning, request},
     *,
 };
+use nodectl_types::{Attempt, JobId};
 use proptest::prelude::*;
 use std::io::{BufRead, Read, Write};
+use tokio::sync::mpsc;
 
 #[test]
 fn lines_say_what_libraries_mean() {
@@ -20,7 +22,11 @@ fn lines_say_what_libraries_mean() {
         Some(put)
     );
     let abort = b"cmd=abort exitcode=7 message=it went wrong";
-    assert_eq!(request(abort), Some(Request::Abort));
+    assert_eq!(request(abort), Some(Request::Abort { status: 7 }));
+    for (code, status) in [("-1", 255), ("0", 1), ("256", 1), ("x", 1)] {
+        let line = format!("cmd=abort exitcode={code}");
+        assert_eq!(request(line.as_bytes()), Some(Request::Abort { status }));
+    }
     assert_eq!(request(b"cmd=barrier_in"), Some(Request::Barrier));
     let long = format!("cmd=get kvsname=w key={}", "k".repeat(65));
     let bad: [&[u8]; 9] = [
@@ -156,19 +162,33 @@ impl Process {
     }
 }
 
-fn open(runtime: &tokio::runtime::Runtime) -> PmiListener {
+const KEY: AttemptKey = (
+    JobId(0x7),
+    4,
+    Attempt {
+        epoch: 1,
+        claim: 0,
+        number: 2,
+    },
+);
+
+/// A listener, and what it tells its node.
+fn open(runtime: &tokio::runtime::Runtime) -> (PmiListener, mpsc::Receiver<Event>) {
     let of = MpiWorld {
         host: Ipv4Addr::LOCALHOST,
         ranks: 2,
         beside: 1,
     };
-    PmiListener::open(runtime.handle(), "job-0-1".into(), of).unwrap()
+    let (events, told) = mpsc::channel(8);
+    let node = NodeHandle::new(events);
+    let listener = PmiListener::open(runtime.handle(), node, KEY, of).unwrap();
+    (listener, told)
 }
 
 #[test]
 fn two_processes_find_each_other_and_do_so_again() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let listener = open(&runtime);
+    let (listener, _told) = open(&runtime);
     for program in 0..2 {
         let [mut first, mut second] = [0, 1].map(|rank| Process::of(&listener.server, rank));
         let init = first.ask("cmd=init pmi_version=1 pmi_subversion=1");
@@ -178,7 +198,8 @@ fn two_processes_find_each_other_and_do_so_again() {
         );
         let refused = second.ask("cmd=init pmi_version=2 pmi_subversion=0");
         assert!(refused.contains("rc=-1"), "{refused}");
-        let name = format!("cmd=my_kvsname kvsname=job-0-1-{program}\n");
+        let name = attempt::whole_name(KEY.0, KEY.1, KEY.2);
+        let name = format!("cmd=my_kvsname kvsname={name}-{program}\n");
         assert_eq!(first.ask("cmd=get_my_kvsname"), name);
         let places = first.ask("cmd=get kvsname=x key=PMI_process_mapping");
         assert!(places.ends_with(" value=(vector,(0,2,1))\n"), "{places}");
@@ -203,7 +224,7 @@ fn two_processes_find_each_other_and_do_so_again() {
 #[test]
 fn strangers_stay_outside_and_nobody_takes_a_place_that_is_taken() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let listener = open(&runtime);
+    let (listener, _told) = open(&runtime);
     let mut first = Process::of(&listener.server, 0);
     let taken = listener.server.id(0);
     let none = (1..).find(|id| (0..2).all(|rank| listener.server.id(rank) != *id));
@@ -234,7 +255,7 @@ fn strangers_stay_outside_and_nobody_takes_a_place_that_is_taken() {
 #[test]
 fn who_waits_for_somebody_lost_waits_no_more_and_all_end_with_the_listener() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let listener = open(&runtime);
+    let (listener, mut told) = open(&runtime);
     let [mut first, second] = [0, 1].map(|rank| Process::of(&listener.server, rank));
     first.say("cmd=barrier_in");
     drop(second);
@@ -242,6 +263,11 @@ fn who_waits_for_somebody_lost_waits_no_more_and_all_end_with_the_listener() {
     let [again, mut aborting] = [0, 1].map(|rank| Process::of(&listener.server, rank));
     aborting.say("cmd=abort exitcode=7");
     assert!(aborting.hears_the_end());
+    let (rank, status) = match told.blocking_recv() {
+        Some(Event::Worker(WorkerEvent::Aborted { rank, status, .. })) => (rank, status),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((rank, status), (1, 7));
     let port = listener.server.port;
     drop(listener);
     assert!(again.hears_the_end());

@@ -36,6 +36,10 @@ pub enum Step {
     /// Say that and close.
     Last(&'static str),
     Close,
+    /// Tell that all are to end, and close.
+    Abort {
+        status: i32,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -154,7 +158,8 @@ impl Worlds {
             Request::Barrier => return world.come_to_barrier(ranks),
             Request::Refused { answer } => format!("{answer} rc=-1 msg=not_known_here\n"),
             Request::Finalize => return Step::Last(FINALIZED),
-            Request::Abort | Request::Admit { .. } | Request::Spawn => return Step::Close,
+            Request::Abort { status } => return Step::Abort { status },
+            Request::Admit { .. } | Request::Spawn => return Step::Close,
         })
     }
 

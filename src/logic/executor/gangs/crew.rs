@@ -309,6 +309,28 @@ impl Executor {
         self.start_what_fits(core);
     }
 
+    /// A process is to end, and counts as one that failed by itself.
+    pub(super) fn end_rank(
+        &mut self,
+        core: &mut Core,
+        from: NodeId,
+        key: GangKey,
+        rank: u32,
+        status: i32,
+    ) {
+        let is_its = |crew: &&Crew| crew.lead == from && crew.running.contains(&rank);
+        if self.gangs.crews.get(&key).is_none_or(|crew| !is_its(&crew)) {
+            return;
+        }
+        let (job, (task, attempt)) = key;
+        core.effects.push(Effect::Task(TaskEffect::Fail {
+            job,
+            task,
+            attempt: attempt_of(attempt, rank),
+            status,
+        }));
+    }
+
     pub(super) fn stop_crew_for(&mut self, core: &mut Core, from: NodeId, key: GangKey) {
         match self.gangs.crews.get(&key) {
             Some(crew) if crew.lead == from => self.stop_crew(core, key, "it was stopped"),

@@ -61,6 +61,8 @@ pub(super) struct Lead {
     stage: Stage,
     /// Ranks that have ended.
     ended: BTreeMap<u32, TaskRecord>,
+    /// The rank whose MPI program has asked for the end of all, and its status.
+    aborted: Option<(u32, i32)>,
     /// Nodes that were asked whether they have room for a larger attempt.
     pub(super) probed: BTreeSet<NodeId>,
 }
@@ -95,6 +97,11 @@ impl Lead {
 
     fn is_unwanted(&self) -> bool {
         matches!(self.stage, Stage::Ending(End::Dropped))
+    }
+
+    fn node_of(&self, rank: u32) -> Option<NodeId> {
+        let per_node = self.work.gang.map_or(1, |gang| gang.per_node);
+        Some(self.seats.get((rank / per_node) as usize)?.node)
     }
 
     fn seat_of(&self, node: NodeId) -> Option<u32> {
@@ -158,6 +165,7 @@ impl Executor {
             since: now,
             stage: Stage::Gathering,
             ended: BTreeMap::new(),
+            aborted: None,
             probed: BTreeSet::new(),
         };
         let (task, attempt) = key.1;
@@ -299,13 +307,16 @@ impl Executor {
             return;
         };
         member.heard = core.mono();
-        let per_node = lead.work.gang.map_or(1, |gang| gang.per_node);
-        let is_its = lead.seat_of(from) == Some(rank / per_node);
+        let is_its = lead.node_of(rank) == Some(from);
         let is_news = !lead.ended.contains_key(&rank) && matches!(lead.stage, Stage::Running);
         if !is_its || !is_news {
             return;
         }
-        let outcome = record.outcome.clone();
+        let outcome = match lead.aborted {
+            // It came to its end before it was ended.
+            Some((of, status)) if of == rank => Outcome::Failed(Failure::Exit(status)),
+            _ => record.outcome.clone(),
+        };
         lead.ended.insert(rank, record);
         match outcome {
             Outcome::Done if lead.ended.len() as u32 == lead.ranks() => {
@@ -315,14 +326,45 @@ impl Executor {
             Outcome::Done => {}
             // The node's trouble is no end of the task.
             Outcome::Failed(Failure::Storage(_)) => self.disband(core, key, End::Back),
-            Outcome::Failed(failure) => {
-                let node = core.members.name(from);
-                let record = failed(key, core.me, lead, (rank, node), &failure);
-                self.disband(core, key, End::Ended(Box::new(record)));
-            }
+            Outcome::Failed(failure) => self.rank_failed(core, key, rank, &failure),
             Outcome::Cancelled | Outcome::Stopped(_) | Outcome::Added => {
                 self.disband(core, key, End::Back)
             }
+        }
+    }
+
+    /// A rank of whose end there is a record, and with it the attempt.
+    fn rank_failed(&mut self, core: &mut Core, key: GangKey, rank: u32, failure: &Failure) {
+        let lead = &self.gangs.led[&key];
+        let node = lead.node_of(rank).unwrap_or(core.me);
+        let node = core.members.name(node);
+        let record = failed(key, core.me, lead, (rank, node), failure);
+        self.disband(core, key, End::Ended(Box::new(record)));
+    }
+
+    /// The MPI program of a rank asks for the end of all: first of its own process, whose record is
+    /// then that of the attempt.
+    pub fn rank_aborted(&mut self, core: &mut Core, key: (JobId, Try), rank: u32, status: i32) {
+        let Some(lead) = self.gangs.led.get_mut(&key) else {
+            return;
+        };
+        if !matches!(lead.stage, Stage::Running) || lead.aborted.is_some() {
+            return;
+        }
+        lead.aborted = Some((rank, status));
+        match lead.ended.contains_key(&rank) {
+            true => self.rank_failed(core, key, rank, &Failure::Exit(status)),
+            false => self.say_abort(core, key),
+        }
+    }
+
+    fn say_abort(&self, core: &mut Core, key: GangKey) {
+        let lead = &self.gangs.led[&key];
+        let Some((rank, status)) = lead.aborted else {
+            return;
+        };
+        if let Some(node) = lead.node_of(rank) {
+            say(core, node, key, GangWord::Abort { rank, status });
         }
     }
 
@@ -515,7 +557,10 @@ impl Executor {
                         }
                     }
                 }
-                Stage::Running => self.say_go_on(core, key),
+                Stage::Running => {
+                    self.say_go_on(core, key);
+                    self.say_abort(core, key);
+                }
                 Stage::Ending(_) => self.say_stop(core, key),
                 Stage::Fetching(..) => {}
             }

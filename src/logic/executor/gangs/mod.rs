@@ -142,6 +142,7 @@ impl Executor {
             GangWord::Waits => self.member_told(core, from, key, false),
             GangWord::Ended { rank, record } => self.rank_ended(core, from, key, rank, *record),
             GangWord::Gone { why } => self.member_gone(core, from, key, why),
+            GangWord::Abort { rank, status } => self.end_rank(core, from, key, rank, status),
         }
     }
 

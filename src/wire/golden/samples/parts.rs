@@ -367,6 +367,7 @@ pub fn gangs() -> Vec<Message> {
         GangWord::Probe { work: spec().work },
         GangWord::Ready,
         GangWord::Waits,
+        GangWord::Abort { rank: 1, status: 7 },
         GangWord::Ended {
             rank: 3,
             record: Box::new(record(Outcome::Done)),
