@@ -1,13 +1,29 @@
-"""What runs tests of other projects' against the package: a node for them, and the lists of meant differences."""
+"""What runs tests of other projects' against the package: a node for them, and the files that say which are excluded."""
 
 import contextlib
+import fnmatch
 import os
 import re
 import shutil
 import sys
 import tempfile
+import typing
 
 from nodectl import _node
+
+#: What a file of exclusions may say of tests, by a line's first word.
+KINDS = (
+    # They run, and are not meant to pass: one that passes is a failure.
+    "fails",
+    # They do not run.
+    "never",
+    # They do not run as root.
+    "user",
+    # They run with FRONTENDS_ALL=1 only.
+    "slow",
+    # All others do not run.
+    "only",
+)
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -47,16 +63,48 @@ def installed(directory):
     return os.path.dirname(info)
 
 
-def differences(path):
-    """The reasons, by the names of tests or patterns of them. Without the file, all tests are meant to pass."""
-    reason, found = "", {}
+class Exclusion(typing.NamedTuple):
+    """What is said of tests whose names fit a pattern, and the reason."""
+
+    kind: str
+    pattern: str
+    reason: str
+    #: Of the interpreter: before, there is no such test.
+    since: typing.Tuple[int, ...] = ()
+
+    def fits(self, name):
+        # Square brackets are part of a test's name, not of a pattern.
+        return fnmatch.fnmatchcase(name, self.pattern.replace("[", "[[]"))
+
+
+def exclusions(path):
+    """Those of a file, in which each paragraph is a reason, in lines that begin with `#`, and lines `KIND PATTERN`, or `KIND
+    PATTERN VERSION` of tests that older interpreters lack. Without the file, all tests run, and are meant to pass."""
+    found, reason, is_reason = [], [], False
     with contextlib.suppress(FileNotFoundError), open(path) as file:
-        for line in file:
-            if line.startswith("# "):
-                reason = line[2:].strip()
-            elif line.strip():
-                found[line.strip()] = reason
+        for line in map(str.strip, file):
+            if line.startswith("#"):
+                reason = [*reason, line[1:].strip()] if is_reason else [line[1:].strip()]
+            elif line:
+                kind, pattern, *version = line.split()
+                assert kind in KINDS and reason, "%s: %s" % (path, line)
+                since = tuple(int(number) for word in version for number in word.split("."))
+                found.append(Exclusion(kind, pattern, " ".join(reason), since))
+            is_reason = line.startswith("#")
     return found
+
+
+def exclusions_of(suite):
+    return os.path.join(PACKAGE, "tests/exclusions", suite + ".txt")
+
+
+def stale(excluded, names):
+    """Exclusions that fit none of all tests that there are."""
+    return [one for one in excluded if sys.version_info >= one.since and not any(map(one.fits, names))]
+
+
+def nothing_counted():
+    return dict.fromkeys(("passed", "skipped", "failed", "meant differences", "left out"), 0)
 
 
 def counted(counts):

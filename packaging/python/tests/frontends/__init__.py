@@ -2,6 +2,6 @@
 
     target/python-frontends/bin/python -m tests.frontends [SUITE...]
 
-`tests/run` makes that virtual environment. `differences/SUITE.txt` names each of their tests that is not meant to pass, with the
-reason; one that passes nevertheless is a failure, too.
+`tests/run` makes that virtual environment. `exclusions/SUITE.txt`, one folder up, names each of their tests that does not run or is not
+meant to pass, with the reason.
 """

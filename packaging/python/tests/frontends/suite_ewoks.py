@@ -13,11 +13,7 @@ def missing():
 
 def arguments():
     package = importlib.util.find_spec("ewokscore").submodule_search_locations[0]
-    # Those of NeXus files need silx; those that run nothing are ewokscore's business.
-    # Of the others, which take a process for each of their many tasks, FRONTENDS_ALL=1.
-    few = "" if os.environ.get("FRONTENDS_ALL") else " and (triangle1 or cyclic1 or empty)"
-    chosen = "test_execute_graph and not nexus%s or test_nodectl" % few
-    return ["-p", __name__, "-k", chosen, os.path.join(package, "tests/test_examples.py"), os.path.join(HERE, "test_nodectl_ewoks.py")]
+    return ["-p", __name__, os.path.join(package, "tests/test_examples.py"), os.path.join(HERE, "test_nodectl_ewoks.py")]
 
 
 class Ended:

@@ -5,8 +5,6 @@ import os
 
 NAME = "joblib test/test_parallel.py, and what it does not ask"
 LIMIT_SECONDS = 120
-#: The same with many parameters each, half of all: with FRONTENDS_ALL=1 only.
-LEFT_OUT = "test_simple_parallel or test_multiple_generator_call or test_deadlock_with_generator or test_initializer_context or test_initializer_parallel"
 REGISTER = "import nodectl.joblib; nodectl.joblib.register()\n"
 OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_nodectl_joblib.py")
 
@@ -17,9 +15,7 @@ def missing():
 
 def arguments():
     module = importlib.util.find_spec("joblib").submodule_search_locations[0]
-    # Only what runs on nodectl: tests of the others are joblib's business.
-    chosen = "nodectl" if os.environ.get("FRONTENDS_ALL") else "nodectl and not (%s)" % LEFT_OUT
-    return ["-p", __name__, "-k", chosen, "-o", "filterwarnings=default", os.path.join(module, "test", "test_parallel.py"), OWN]
+    return ["-p", __name__, "-o", "filterwarnings=default", os.path.join(module, "test", "test_parallel.py"), OWN]
 
 
 def pytest_configure(config):

@@ -2,17 +2,18 @@
 
 import importlib
 import multiprocessing
+import re
 import unittest
 
 from . import adaptation
 
-# What uses executors of processes, by the mixin with which CPython makes classes of its own: start methods do not differ here.
+# CPython makes classes of tests for each kind of pool, by mixins. Those of this one are known without it.
 _MIXIN = "ProcessPoolSpawn"
 _PARTS = ("test_wait", "test_as_completed", "test_process_pool", "test_init", "test_shutdown", "test_deadlock")
 
 
 def executor_classes():
-    """Classes of tests of executors, by their names without the mixin."""
+    """Classes of tests of executors, by their names."""
     try:
         modules = [importlib.import_module("test.test_concurrent_futures." + part) for part in _PARTS]
     except ModuleNotFoundError:
@@ -20,8 +21,8 @@ def executor_classes():
         modules = [importlib.import_module("test.test_concurrent_futures")]
     for module in modules:
         for name, found in vars(module).items():
-            if isinstance(found, type) and issubclass(found, unittest.TestCase) and name.startswith(_MIXIN):
-                yield name[len(_MIXIN) :], found
+            if isinstance(found, type) and issubclass(found, unittest.TestCase) and re.match(r"[A-Z][a-z]+Pool", name):
+                yield name[len(_MIXIN) :] if name.startswith(_MIXIN) else name, found
 
 
 def pool_classes():
