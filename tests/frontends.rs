@@ -90,6 +90,12 @@ fn programs_of_the_book_print_what_it_says() {
     passes("book");
 }
 
+/// CPython's, as mpi4py has carried them over to an executor that is none of CPython's either.
+#[test]
+fn mpi4pys_tests_of_executors_pass_but_for_differences_that_are_meant() {
+    passes("executor");
+}
+
 #[test]
 fn joblibs_own_tests_pass_but_for_differences_that_are_meant() {
     passes("joblib");
@@ -106,7 +112,7 @@ fn pools_jobs_and_cells_show_themselves_in_ipython() {
 }
 
 #[test]
-fn parsls_tests_of_apps_pass_with_its_executor_here() {
+fn parsls_tests_pass_with_its_executor_here() {
     passes("parsl");
 }
 
