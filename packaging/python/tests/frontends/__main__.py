@@ -12,7 +12,8 @@ from tests import suites
 
 SUITES = ("book", "ewoks", "executor", "futures", "hydra", "joblib", "notebook", "optuna", "parsl", "snakemake", "submitit")
 LIMIT_SECONDS = 600
-# Some tests want four workers, on a machine of two cores.
+# Some tests want four workers, on a machine of two cores. A suite whose tests do not has a `CORES` of its own: each worker loads the
+# suite's libraries anew.
 CORES = "4"
 
 
@@ -41,14 +42,20 @@ def outcomes(suite, arguments, directory, more):
     return results
 
 
-def run(suite, directory, more):
+def run(suite, more):
     """Whether all is as it is meant to be. Prints a line that counts."""
-    began = time.monotonic()
     module = importlib.import_module("tests.frontends.suite_" + suite)
     missing = module.missing()
     if missing:
         print("SKIPPED: the suite %s: %s" % (suite, missing))
         return True
+    with suites.node(getattr(module, "CORES", CORES)) as directory:
+        return passes(suite, module, directory, more)
+
+
+def passes(suite, module, directory, more):
+    """The same, at the node that runs."""
+    began = time.monotonic()
     meant = [one for one in suites.exclusions(suites.exclusions_of(suite)) if one.kind == "fails"]
     counts, problems = suites.nothing_counted(), []
     for name, end, said in outcomes(suite, module.arguments(), directory, more):
@@ -72,8 +79,7 @@ def main(arguments):
     faulthandler.cancel_dump_traceback_later()
     wanted = [name for name in arguments if name in SUITES] or SUITES
     more = [name for name in arguments if name not in SUITES]
-    with suites.node(CORES) as directory:
-        return 0 if all([run(suite, directory, more) for suite in wanted]) else 1
+    return 0 if all([run(suite, more) for suite in wanted]) else 1
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 NAME = "programs of docs/guide/python-frontends.md, graphs.md and open.md"
+CORES = "2"
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGES = [os.path.join(HERE, "../../../../docs/guide", name) for name in ("python-frontends.md", "graphs.md", "open.md")]
 LIMIT_SECONDS = 240

@@ -7,6 +7,7 @@ import sys
 import nodectl
 
 NAME = "mpi4py demo/futures/test_futures.py"
+CORES = "2"
 SOURCE = os.path.join(sys.prefix, "src/mpi4py/demo/futures/test_futures.py")
 STAND_INS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpi")
 

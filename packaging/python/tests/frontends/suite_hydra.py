@@ -4,6 +4,7 @@ import importlib.util
 import os
 
 NAME = "hydra launcher_common_tests, and what they do not ask"
+CORES = "2"
 
 
 def missing():

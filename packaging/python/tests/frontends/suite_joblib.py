@@ -4,6 +4,7 @@ import importlib.util
 import os
 
 NAME = "joblib test/test_parallel.py, and what it does not ask"
+CORES = "2"
 LIMIT_SECONDS = 120
 REGISTER = "import nodectl.joblib; nodectl.joblib.register()\n"
 OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_nodectl_joblib.py")

@@ -232,7 +232,14 @@ def test_a_call_that_takes_more_memory_than_it_has_is_tried_once(tmp_path):
     assert (tmp_path / "times").read_text() == "x"
 
 
-def test_a_task_of_a_pool_that_ends_its_worker_is_tried_as_often_as_it_was_said(tmp_path):
+@pytest.fixture
+def alone():
+    """Workers of tests before have no room any more: it takes ten seconds until they make some for others."""
+    futures._finish()
+    futures._of_process = None
+
+
+def test_a_task_of_a_pool_that_ends_its_worker_is_tried_as_often_as_it_was_said(alone, tmp_path):
     path = str(tmp_path / "times")
 
     def end(path):
@@ -339,7 +346,7 @@ def helper(number):
     assert nodectl.remote(read, cpus=0.5, sources=sources).remote().result() == 42
 
 
-def test_arrays_are_on_all_workers_as_they_were_and_may_be_changed_there():
+def test_arrays_are_on_all_workers_as_they_were_and_may_be_changed_there(alone):
     numpy = pytest.importorskip("numpy")
 
     def changed(values):
@@ -531,7 +538,7 @@ def test_a_result_that_is_lost_before_a_call_is_given_it_is_computed_again(tmp_p
     assert (tmp_path / "times").read_text() == "xx"
 
 
-def test_a_value_that_was_scattered_is_on_nodes_while_its_future_is_there_and_calls_are_given_it():
+def test_a_value_that_was_scattered_is_on_nodes_while_its_future_is_there_and_calls_are_given_it(alone):
     before = kept()
     value = futures.scatter(bytes(100_000))
     short = futures.scatter(bytes(10))
