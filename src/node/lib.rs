@@ -358,7 +358,7 @@ impl Node {
     }
 }
 
-/// What an event of the store is to the core.
+/// What an event of a worker is to the core.
 fn worked(event: WorkerEvent) -> Input {
     match event {
         WorkerEvent::Started { job, task, attempt } => Input::TaskStarted { job, task, attempt },
@@ -404,6 +404,7 @@ fn worked(event: WorkerEvent) -> Input {
     }
 }
 
+/// What an event of the store is to the core.
 fn stored(event: StoreEvent) -> Input {
     match event {
         StoreEvent::Persisted { ticket, result } => Input::Persisted { ticket, result },

@@ -313,7 +313,10 @@ fn a_submission_that_no_disk_here_takes_does_not_cancel_what_a_node_that_is_gone
                 ticket: *ticket,
                 result: Err("full".into()),
             }),
-            Effect::Send { to: OTHER, message } if matches!(message, Message::Offer { .. }) => {
+            Effect::Send {
+                to: OTHER,
+                message: Message::Offer { .. },
+            } => {
                 let (job, error) = (KEYED, "full".into());
                 Some(self::message(OTHER, Message::Declined { job, error }))
             }
