@@ -379,8 +379,8 @@ impl State {
         self.promise_parts(job, from, in_parts(news), then);
     }
 
-    /// Writes records in parts, one after the other, each when its files are here. A chunk that was
-    /// asked for again, after a lost connection, has the same records as the one that is still being
+    /// Writes records in parts, one after the other, each when its files are here. A chunk that is
+    /// asked for again, after a lost connection, has the same records as the one that is being
     /// written: each goes on with what the other is not about to write, and leaves out what it has.
     fn promise_parts(&mut self, job: JobId, from: NodeId, mut parts: Parts, then: Then) {
         if let Some(copy) = self.copies.get(&job) {
