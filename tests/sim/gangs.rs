@@ -4,6 +4,7 @@ use crate::{
     plan::{Act, Item, Plan},
     world::{Key, World},
 };
+use nodectl_logic::Input;
 use nodectl_types::{Attempt, BlobHash, JobId, TaskIndex, TaskRecord, Time, gang::Place};
 use rand::{RngExt, rngs::StdRng};
 use std::{
@@ -33,6 +34,8 @@ type Whole = (JobId, TaskIndex, Attempt, usize);
 #[derive(Default)]
 pub struct Gangs {
     running: BTreeMap<Whole, Running>,
+    /// Processes that have asked for the end of all, and wait for their own.
+    aborting: BTreeSet<(usize, u64, Key)>,
     looked_at: Time,
 }
 
@@ -106,6 +109,41 @@ impl World {
         let mut all = all.flat_map(|gang| &gang.processes);
         let (rank, _) = all.find(|(_, process)| process.node == node && process.key == key)?;
         Some(*rank)
+    }
+
+    /// A process that fails asks its lead for the end of all, as some MPI libraries do, and goes on
+    /// until it is ended. False if it cannot, or has done so: then it ends.
+    pub fn aborts(&mut self, node: usize, life: u64, key: Key) -> bool {
+        let Some(rank) = self.rank_of(node, key) else {
+            return false;
+        };
+        let mut all = self.gangs.running.iter();
+        let is_its = |process: &Process| process.node == node && process.key == key;
+        let whole = all.find_map(|(whole, gang)| {
+            let process = gang.processes.get(&rank)?;
+            is_its(process).then_some(*whole)
+        });
+        let Some((job, task, attempt, lead)) = whole.filter(|(.., lead)| {
+            let machine = self.machines.get(*lead);
+            let lives = machine.is_some_and(|machine| machine.state.is_some());
+            lives && (*lead == node || self.connects(*lead, node))
+        }) else {
+            return false;
+        };
+        if !self.gangs.aborting.insert((node, life, key)) {
+            return false;
+        }
+        self.branch("a rank aborts");
+        self.tell(|| format!("n{node}: rank {rank} of task {task} ({attempt}) aborts"));
+        let aborted = Input::RankAborted {
+            job,
+            task,
+            attempt,
+            rank,
+            status: 1,
+        };
+        self.give(lead, self.machines[lead].life, aborted);
+        true
     }
 
     /// What a process but the first prints is a file of the whole's.

@@ -96,23 +96,35 @@ impl World {
         );
     }
 
-    pub fn task_ends(&mut self, node: usize, life: u64, key: Key) {
-        if self.machines[node].life != life || !self.machines[node].running.remove(&key) {
-            return;
-        }
-        let (job, task, attempt) = key;
-        let plan = self.user.plan(job).clone();
+    /// How an attempt ends at this moment.
+    fn outcome(&self, node: usize, key: Key) -> Outcome {
+        let (job, task, _) = key;
+        let plan = self.user.plan(job);
         let hopeless = plan.hopeless == Some(task);
         let fails = hopeless || self.chance(&key, 2) % 1_000 < u64::from(plan.failing);
         let of_the_node = self.machines[node].disk.full
             || (fails && !hopeless && self.chance(&key, 3).is_multiple_of(3));
-        let outcome = if of_the_node {
+        if of_the_node {
             Outcome::Failed(Failure::Inputs("disk full".into()))
         } else if fails {
             Outcome::Failed(Failure::Exit(1))
         } else {
             Outcome::Done
-        };
+        }
+    }
+
+    pub fn task_ends(&mut self, node: usize, life: u64, key: Key) {
+        if self.machines[node].life != life || !self.machines[node].running.contains(&key) {
+            return;
+        }
+        let (job, task, attempt) = key;
+        let outcome = self.outcome(node, key);
+        let fails = outcome == Outcome::Failed(Failure::Exit(1));
+        if fails && self.chance(&key, 5).is_multiple_of(2) && self.aborts(node, life, key) {
+            return;
+        }
+        self.machines[node].running.remove(&key);
+        let plan = self.user.plan(job).clone();
         let mut record = TaskRecord {
             started_ms: self.now.0 / 1000,
             duration_us: self.chance(&key, 1) % (plan.longest_ms.max(2) * 1_000),

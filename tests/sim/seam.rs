@@ -437,8 +437,12 @@ impl World {
             TaskEffect::Stop { job, task, attempt } => {
                 self.stop_task(node, life, (job, task, attempt))
             }
-            // Only MPI programs ask for it, of which the simulation has none.
-            TaskEffect::Fail { .. } => {}
+            TaskEffect::Fail {
+                job, task, attempt, ..
+            } => {
+                let (delay, key) = (self.delay(), (job, task, attempt));
+                self.after(delay, Event::TaskEnds { node, life, key });
+            }
             TaskEffect::ReleaseWorker {
                 node: on,
                 pool,

@@ -49,6 +49,7 @@ pub const SOMETIMES: &[&str] = &[
     "a gang finds no room",
     "a gang runs on several nodes",
     "a gang waits for room",
+    "a rank aborts",
     "a job of many tasks",
     "a node takes over while files are on their way",
     "a queue overflows",
