@@ -17,28 +17,24 @@ pub fn jobs() -> Vec<CompletionCandidate> {
     jobs_that(|_| true)
 }
 
-/// Those that can be cancelled.
+/// `last`, and the jobs that the node knows, as far as they can be cancelled.
 pub fn unfinished_jobs() -> Vec<CompletionCandidate> {
-    jobs_that(|job| !has_ended(job))
+    jobs_that(|job| !job.phase.is_ended())
 }
 
-/// Those that can be removed, or continued.
+/// `last`, and the jobs that the node knows, as far as they can be removed, or continued.
 pub fn ended_jobs() -> Vec<CompletionCandidate> {
-    jobs_that(has_ended)
+    jobs_that(|job| job.phase.is_ended())
 }
 
-/// Those whose failed tasks can be tried again.
+/// `last`, and the jobs that the node knows, as far as they have failed tasks to try again.
 pub fn failed_jobs() -> Vec<CompletionCandidate> {
     jobs_that(|job| job.phase == PhaseName::Failed || job.failed > 0)
 }
 
-/// Those that more tasks can be added to.
+/// `last`, and the jobs that the node knows, as far as more tasks can be added to them.
 pub fn open_jobs() -> Vec<CompletionCandidate> {
     jobs_that(|job| job.open == Some(true))
-}
-
-fn has_ended(job: &JobLine) -> bool {
-    !matches!(job.phase, PhaseName::Waiting | PhaseName::Running)
 }
 
 fn jobs_that(fit: impl Fn(&JobLine) -> bool) -> Vec<CompletionCandidate> {
@@ -165,10 +161,13 @@ mod tests {
         ];
         jobs[2].phase = PhaseName::Running;
         assert_eq!(
-            proposed(&jobs, |job| !has_ended(job)),
+            proposed(&jobs, |job| !job.phase.is_ended()),
             [jobs[2].id.as_str()]
         );
-        assert_eq!(proposed(&jobs, has_ended), ["last", &jobs[0].id, "sweep"]);
+        assert_eq!(
+            proposed(&jobs, |job| job.phase.is_ended()),
+            ["last", &jobs[0].id, "sweep"]
+        );
     }
 
     fn proposed(jobs: &[JobLine], fit: impl Fn(&JobLine) -> bool) -> Vec<String> {
