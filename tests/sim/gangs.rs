@@ -2,7 +2,7 @@
 
 use crate::{
     plan::{Act, Item, Plan},
-    world::{Key, World},
+    world::{Key, Machine, World},
 };
 use nodectl_logic::Input;
 use nodectl_types::{Attempt, BlobHash, JobId, TaskIndex, TaskRecord, Time, gang::Place};
@@ -103,34 +103,26 @@ impl World {
         }
     }
 
-    /// Which process of a gang it is.
-    fn rank_of(&self, node: usize, key: Key) -> Option<u32> {
-        let all = self.gangs.running.values();
-        let mut all = all.flat_map(|gang| &gang.processes);
-        let (rank, _) = all.find(|(_, process)| process.node == node && process.key == key)?;
-        Some(*rank)
+    /// Which gang a process is of, and which of its processes it is.
+    fn place_of(&self, node: usize, key: Key) -> Option<(Whole, u32)> {
+        let of_gang = |(whole, gang): (&Whole, &Running)| {
+            let mut all = gang.processes.iter();
+            let (rank, _) = all.find(|(_, process)| process.node == node && process.key == key)?;
+            Some((*whole, *rank))
+        };
+        self.gangs.running.iter().find_map(of_gang)
     }
 
     /// A process that fails asks its lead for the end of all, as some MPI libraries do, and goes on
     /// until it is ended. False if it cannot, or has done so: then it ends.
     pub fn aborts(&mut self, node: usize, life: u64, key: Key) -> bool {
-        let Some(rank) = self.rank_of(node, key) else {
+        let Some(((job, task, attempt, lead), rank)) = self.place_of(node, key) else {
             return false;
         };
-        let mut all = self.gangs.running.iter();
-        let is_its = |process: &Process| process.node == node && process.key == key;
-        let whole = all.find_map(|(whole, gang)| {
-            let process = gang.processes.get(&rank)?;
-            is_its(process).then_some(*whole)
-        });
-        let Some((job, task, attempt, lead)) = whole.filter(|(.., lead)| {
-            let machine = self.machines.get(*lead);
-            let lives = machine.is_some_and(|machine| machine.state.is_some());
-            lives && (*lead == node || self.connects(*lead, node))
-        }) else {
-            return false;
-        };
-        if !self.gangs.aborting.insert((node, life, key)) {
+        let lives = |machine: &Machine| machine.state.is_some();
+        let hears = self.machines.get(lead).is_some_and(lives)
+            && (lead == node || self.connects(lead, node));
+        if !hears || !self.gangs.aborting.insert((node, life, key)) {
             return false;
         }
         self.branch("a rank aborts");
@@ -148,9 +140,9 @@ impl World {
 
     /// What a process but the first prints is a file of the whole's.
     pub fn print(&mut self, node: usize, key: Key, record: &mut TaskRecord) {
-        let Some(rank) = self
-            .rank_of(node, key)
-            .filter(|rank| *rank > 0 && record.is_done())
+        let Some((_, rank)) = self
+            .place_of(node, key)
+            .filter(|(_, rank)| *rank > 0 && record.is_done())
         else {
             return;
         };

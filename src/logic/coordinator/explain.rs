@@ -237,15 +237,12 @@ impl Coordinator {
         if !core.members.is_reachable(node) {
             return vec![told(Reason::NodeUnreachable, "not reachable now".into())];
         }
-        let failed = self.failed_to_prepare(node);
-        match self.objection(core, info) {
-            Some(objection) if objection == failed => {
-                return vec![told(failed.reason, failed.text)];
-            }
-            Some(Obstacle { reason, text }) => {
-                return vec![told(reason, format!("cannot take it: {text}"))];
-            }
-            None => {}
+        if let Some(Obstacle { reason, text }) = self.objection(core, info) {
+            let text = match reason {
+                Reason::NodeFailedToPrepare => text,
+                _ => format!("cannot take it: {text}"),
+            };
+            return vec![told(reason, text)];
         }
         let slots = self.most_slots(info);
         let (running, queued) = self
@@ -255,6 +252,7 @@ impl Coordinator {
         let slots = format!("{slots} slots for it; runs {running}, {queued} wait there");
         let mut lines = vec![told(Reason::NodeSuits, slots)];
         if self.startups.why_failed(node).is_some() {
+            let failed = self.failed_to_prepare(node);
             lines.push(told(failed.reason, failed.text));
         }
         lines

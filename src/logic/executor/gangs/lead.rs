@@ -313,7 +313,7 @@ impl Executor {
             return;
         }
         let outcome = match lead.aborted {
-            // It came to its end before it was ended.
+            // The aborted rank came to an end before the word to end it did.
             Some((of, status)) if of == rank => Outcome::Failed(Failure::Exit(status)),
             _ => record.outcome.clone(),
         };
