@@ -1,6 +1,7 @@
 //! This machine's GPUs: looked for when the node starts, measured when somebody asks. What was
 //! measured is kept in the data directory, and holds while GPU and driver are the same.
 
+use data_encoding::HEXLOWER;
 use futures::future::BoxFuture;
 use nodectl_gpu as gpu;
 use nodectl_ports::{Event, GpuHealth, GpuMeter, NodeHandle, atomic, drivers::DRIVERS};
@@ -59,10 +60,7 @@ impl GpuChoice {
         match self {
             Self::None => false,
             Self::Index(wanted) => *wanted == index,
-            Self::Uuid(digits) => {
-                let uuid: String = gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-                uuid.starts_with(digits)
-            }
+            Self::Uuid(digits) => HEXLOWER.encode(&gpu.uuid).starts_with(digits),
         }
     }
 }

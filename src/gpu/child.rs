@@ -7,6 +7,7 @@ use super::{
     nvidia,
     probe::{ProbeError, probe},
 };
+use data_encoding::HEXLOWER;
 use nodectl_ports::{carried, drivers};
 use nodectl_types::{Gpu, GpuRates};
 use rustix::{
@@ -57,8 +58,7 @@ pub async fn measure_in_child(
     drivers: &Path,
     deadline: Duration,
 ) -> Result<GpuRates, ProbeError> {
-    let hex = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let arguments = vec!["--measure".into(), hex];
+    let arguments = vec!["--measure".into(), HEXLOWER.encode(&uuid)];
     ask_nodectl(arguments, drivers::manifest(drivers), deadline).await
 }
 
@@ -357,7 +357,7 @@ mod tests {
             Ok(gpus) if !gpus.is_empty() => gpus[0].clone(),
             other => return eprintln!("SKIPPED: no Vulkan here: {other:?}"),
         };
-        let uuid: String = gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let uuid = HEXLOWER.encode(&gpu.uuid);
         let rates = ask_rates(&uuid).unwrap();
         assert!(rates.copy_bytes_per_s > 0 && rates.gemm_f32_flops > 0 && rates.gemm_f16_flops > 0);
     }

@@ -10,6 +10,7 @@ use super::{
     process::{Finished, Invocation},
     shell::{join, quote},
 };
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use std::{
     io,
@@ -86,12 +87,7 @@ impl RemoteProgram {
                 count => context.update(&piece[..count]),
             }
         }
-        let hash = context
-            .finish()
-            .as_ref()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let hash = HEXLOWER.encode(context.finish().as_ref());
         Ok(Self {
             path: path.to_path_buf(),
             hash,

@@ -3,6 +3,7 @@
 //! before anything starts elsewhere, so that `down` finds everything, also after the launcher died.
 
 use super::{LaunchError, ssh::SshTarget};
+use data_encoding::HEXLOWER;
 use nodectl_ports::processes::Stat;
 use rand::{TryRng, rngs::SysRng};
 use serde::{Deserialize, Serialize};
@@ -120,7 +121,7 @@ impl Launches {
                 let mut bytes = [0; 6];
                 let drawn = SysRng.try_fill_bytes(&mut bytes).map_err(io::Error::other);
                 drawn.map_err(|source| unwritable(path, source))?;
-                let tag: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                let tag = HEXLOWER.encode(&bytes);
                 self.directory("")?;
                 write_private_once(path, tag.as_bytes())?;
                 // Of several that began at once, the first has named it.

@@ -1,5 +1,6 @@
 //! Names of things: nodes, jobs, tasks, attempts, blobs.
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -50,7 +51,7 @@ pub struct BadId {
 impl NodeId {
     /// The first 8 hex digits: enough for tables, not for addressing.
     pub fn short(&self) -> String {
-        hex(&self.0[..4])
+        HEXLOWER.encode(&self.0[..4])
     }
 }
 
@@ -77,24 +78,14 @@ impl JobId {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn unhex32(text: &str) -> Option<[u8; 32]> {
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    let mut out = [0; 32];
-    for (index, byte) in out.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(out)
+    let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?;
+    bytes.try_into().ok()
 }
 
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 
@@ -106,13 +97,13 @@ impl fmt::Debug for NodeId {
 
 impl fmt::Display for BlobHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 
 impl fmt::Debug for BlobHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0[..4]))
+        f.write_str(&HEXLOWER.encode(&self.0[..4]))
     }
 }
 

@@ -11,6 +11,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use data_encoding::HEXLOWER;
 use rand::{TryRng, rngs::SysRng};
 use std::sync::{Arc, Mutex};
 
@@ -92,7 +93,7 @@ impl PageKeys {
 pub fn draw() -> Result<String, rand::rngs::SysError> {
     let mut bytes = [0; 32];
     SysRng.try_fill_bytes(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(HEXLOWER.encode(&bytes))
 }
 
 /// In a time that does not tell how much is the same. Nothing is the same as an empty secret.

@@ -6,6 +6,7 @@ use super::{
     isolation, package,
     protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE},
 };
+use data_encoding::HEXLOWER;
 use nodectl_ports::drivers::{self, DRIVERS};
 use nodectl_types::{StartTask, gang::HOSTFILE_VARIABLE, servers};
 use std::{
@@ -323,7 +324,7 @@ fn gpu_variables(gpus: &[[u8; 16]], pci_devices: &Path) -> Vec<(&'static str, St
 }
 
 fn hyphenated(uuid: &[u8; 16]) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = HEXLOWER.encode(uuid);
     format!(
         "{}-{}-{}-{}-{}",
         &hex[..8],

@@ -1,6 +1,7 @@
 //! Whether a program's file is whole: as long as its own headers say and, where `packaging/build`
 //! has written behind its end what hash it has, with that hash.
 
+use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 /// Behind the end of a program: this, its SHA-256 in hexadecimal digits, the end of the line.
@@ -15,7 +16,7 @@ pub fn damage(program: &[u8]) -> Option<String> {
         return Some("it is damaged: it ends before all that its headers name".into());
     };
     let said = program[end..].strip_prefix(MARK)?;
-    let is = hex(digest(&SHA256, &program[..end]).as_ref());
+    let is = HEXLOWER.encode(digest(&SHA256, &program[..end]).as_ref());
     (said != [is.as_bytes(), b"\n"].concat())
         .then(|| "it is damaged: it has not the SHA-256 that it had when it was made".into())
 }
@@ -57,10 +58,6 @@ fn end(program: &[u8]) -> Option<usize> {
     Some(end)
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,7 +66,7 @@ mod tests {
     fn marked() -> Vec<u8> {
         let mut program = std::fs::read("/proc/self/exe").unwrap();
         program.truncate(end(&program).unwrap());
-        let is = hex(digest(&SHA256, &program).as_ref());
+        let is = HEXLOWER.encode(digest(&SHA256, &program).as_ref());
         [&program, MARK, is.as_bytes(), b"\n"].concat()
     }
 

@@ -6,6 +6,7 @@ use crate::{
     exit::CliError,
     secret::{self, ChosenSecret},
 };
+use data_encoding::HEXLOWER;
 use nodectl_app::settings::Settings;
 use nodectl_http::{Client, ClientError, socket_path};
 use nodectl_launch::{
@@ -177,7 +178,7 @@ fn launch_id() -> Result<String, CliError> {
     drawn.map_err(|error| {
         CliError::Node(anyhow::anyhow!("asking the kernel for randomness: {error}"))
     })?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(HEXLOWER.encode(&bytes))
 }
 
 #[cfg(test)]

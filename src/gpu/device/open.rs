@@ -8,6 +8,7 @@ use super::{
     lane::{LaneDriver, VulkanDriver},
     memory::LANES,
 };
+use data_encoding::HEXLOWER;
 use nodectl_types::{Gpu, GpuKind};
 use std::{
     fmt::Write,
@@ -199,11 +200,11 @@ fn no_such_device(
             there,
             "{separator}{} ({}{unasked})",
             gpu.name,
-            hex(&gpu.uuid)
+            HEXLOWER.encode(&gpu.uuid)
         );
     }
     let wanted = match wanted {
-        Wanted::Uuid(uuid) => format!("GPU {}", hex(&uuid)),
+        Wanted::Uuid(uuid) => format!("GPU {}", HEXLOWER.encode(&uuid)),
         Wanted::Best => "GPU that can be used".into(),
     };
     DeviceError::NoSuchDevice {
@@ -214,11 +215,6 @@ fn no_such_device(
             there
         },
     }
-}
-
-fn hex(uuid: &[u8; 16]) -> String {
-    uuid.iter()
-        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// The extensions that some of the features belong to.

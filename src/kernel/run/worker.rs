@@ -6,6 +6,7 @@ use crate::{
     plan::{MAX_PLAN_BYTES, PLAN_FILE, Stage, part_file},
     tiles::{self, Tile},
 };
+use data_encoding::HEXLOWER;
 use nodectl_builtin::{BuiltinPart, Call, CallError, device};
 use nodectl_formats::{self as formats, Array};
 use nodectl_types::{Gpu, GpuKind, Params, Value, manifest::safe_path, spec::SPELLED};
@@ -116,9 +117,8 @@ impl KernelWorker {
 
 impl RanOn {
     fn new(gpu: &Gpu) -> Self {
-        let uuid = gpu.uuid.iter().map(|byte| format!("{byte:02x}"));
         Self {
-            gpu: format!("{} {}", gpu.name, uuid.collect::<String>()),
+            gpu: format!("{} {}", gpu.name, HEXLOWER.encode(&gpu.uuid)),
             software: gpu.kind == GpuKind::Software,
         }
     }

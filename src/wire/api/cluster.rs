@@ -1,5 +1,6 @@
 //! Nodes, their GPUs and load, as JSON.
 
+use data_encoding::HEXLOWER;
 use nodectl_types::{Closed, Gpu, GpuKind, NodeLoad, Resources, query::MemberLine};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -268,7 +269,7 @@ impl From<&Gpu> for GpuView {
             name: gpu.name.clone(),
             vendor: gpu.vendor.clone(),
             driver: gpu.driver.clone(),
-            uuid: gpu.uuid.iter().map(|byte| format!("{byte:02x}")).collect(),
+            uuid: HEXLOWER.encode(&gpu.uuid),
             memory_bytes: gpu.memory_bytes,
             kind,
             used: gpu.kind != GpuKind::Software && gpu.details.rests.is_none(),

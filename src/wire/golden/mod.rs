@@ -12,6 +12,7 @@ use super::{
     control,
     journal::{self, READABLE},
 };
+use data_encoding::HEXLOWER;
 use nodectl_types::{
     Answer, Attempt, Author, Builtin, Failure, Isolation, JobHead, JobQuery, JobSpec, Message,
     NodeQuery, Query, QueryError, Record, TaskRecord, WorkSpec, limits, query::Location,
@@ -58,13 +59,7 @@ fn records_of_the_version_before_are_read() {
     );
     for line in lines {
         let (name, hex) = line.split_once(' ').expect("a name and hex digits");
-        let digit =
-            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("hex digits"), 16);
-        let bytes: Vec<u8> = hex
-            .as_bytes()
-            .chunks(2)
-            .map(|pair| digit(pair).expect("hex digits"))
-            .collect();
+        let bytes = HEXLOWER.decode(hex.as_bytes()).expect("hex digits");
         let record = journal::decode_version(*READABLE.start(), &bytes).expect(name);
         assert!(
             samples::records()
@@ -282,15 +277,9 @@ fn golden(file: &str) -> PathBuf {
 /// Compares with the file, or writes it if `UPDATE_GOLDEN` is set.
 fn check(file: &str, version: u32, constant: &str, encoded: Vec<(String, Vec<u8>)>) {
     let path = golden(file);
-    let hex = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
-    };
     let lines = encoded
         .iter()
-        .map(|(name, bytes)| format!("{name} {}\n", hex(bytes)));
+        .map(|(name, bytes)| format!("{name} {}\n", HEXLOWER.encode(bytes)));
     let now = format!("version {version}\n{}", lines.collect::<String>());
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, &now).expect("the golden file is writable");

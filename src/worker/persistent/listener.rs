@@ -1,6 +1,7 @@
 //! `workers.sock`, where worker processes connect. Each was given a token of its own at its launch,
 //! which is what it says first and which opens once.
 
+use data_encoding::HEXLOWER;
 use nodectl_ports::{files::remove_if_there, sockets};
 use nodectl_wire::frames::{FromWorker, HEADER_BYTES, Header};
 use rand::{TryRng, rngs::SysRng};
@@ -69,7 +70,7 @@ impl WorkerListener {
         SysRng
             .try_fill_bytes(&mut bytes)
             .map_err(io::Error::other)?;
-        let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = HEXLOWER.encode(&bytes);
         let (sender, stream) = oneshot::channel();
         lock(&self.expected).insert(token.clone(), sender);
         Ok(Invited {
