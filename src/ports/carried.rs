@@ -5,8 +5,8 @@
 //! and those of the workers.
 
 use super::getent::is_static;
-use flate2::read::GzDecoder;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use std::{
     ffi::OsString,
     fs::{self, File},
@@ -39,7 +39,7 @@ pub const TRIAL: &str = "ready";
 static PACKED: OnceLock<&'static [u8]> = OnceLock::new();
 static UNPACKED: OnceLock<Result<OwnedFd, String>> = OnceLock::new();
 
-/// Says which program is carried, packed by gzip. Once, before anything asks for it.
+/// Says which program is carried, packed by zstd. Once, before anything asks for it.
 pub fn bring(packed: &'static [u8]) {
     let _ = PACKED.set(packed);
 }
@@ -123,7 +123,7 @@ fn has_library(root: &Path, name: &str) -> bool {
 /// headers (elf(5)).
 fn interpreter(packed: &[u8]) -> Result<Option<PathBuf>, String> {
     let mut start = Vec::new();
-    let read = GzDecoder::new(packed).take(4096).read_to_end(&mut start);
+    let read = unpacked(packed).and_then(|file| file.take(4096).read_to_end(&mut start));
     read.map_err(|error| format!("the part that can is damaged: {error}"))?;
     let number = |at: usize, bytes: usize| -> Option<usize> {
         let field = start.get(at..at + bytes)?.iter().rev();
@@ -164,13 +164,17 @@ fn try_out(memory: &OwnedFd) -> Result<(), String> {
     ))
 }
 
+fn unpacked(packed: &[u8]) -> io::Result<StreamingDecoder<&[u8], FrameDecoder>> {
+    StreamingDecoder::new(packed).map_err(io::Error::other)
+}
+
 /// A file in memory that nobody can change any more.
 fn unpack(packed: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = memfd_create(c"nodectl", flags | EXECUTABLE)
         .or_else(|_| memfd_create(c"nodectl", flags))?;
     let mut file = File::from(memory);
-    io::copy(&mut GzDecoder::new(packed).take(MAX_BYTES), &mut file)?;
+    io::copy(&mut unpacked(packed)?.take(MAX_BYTES), &mut file)?;
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     fcntl_add_seals(&file, seals)?;
     Ok(file.into())
@@ -179,13 +183,11 @@ fn unpack(packed: &[u8]) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flate2::{Compression, write::GzEncoder};
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
     use std::io::Write;
 
     fn packed(program: &[u8]) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(program).unwrap();
-        encoder.finish().unwrap()
+        compress_to_vec(program, CompressionLevel::Fastest)
     }
 
     #[test]
@@ -217,7 +219,7 @@ mod tests {
     fn what_is_no_program_has_no_interpreter_and_damage_is_told() {
         assert_eq!(interpreter(&packed(b"#!/bin/sh\n")), Ok(None));
         let mut damaged = packed(&[7; 9000]);
-        damaged.truncate(20);
+        damaged.truncate(damaged.len() / 2);
         assert!(interpreter(&damaged).is_err() || unpack(&damaged).is_err());
     }
 
