@@ -390,8 +390,9 @@ impl Disk {
     }
 
     /// While no process runs on it. As store/ does (`journal/recover.rs`): what is intact is kept,
-    /// and what a journal held beside its lost specification waits for the job's next journal.
-    /// Gives the files that are gone.
+    /// and what a journal held beside its lost specification waits for the job's next journal. Of a
+    /// job that was submitted twice by one key, a journal may hold two: then the second is read
+    /// before all else. Gives the files that are gone.
     pub fn damage(&mut self, damage: Damage, salt: u64) -> Vec<BlobHash> {
         if damage == Damage::Blobs {
             let mut index = salt;
@@ -411,8 +412,10 @@ impl Disk {
             match damage {
                 Damage::First => {
                     let mut rest = journal.frames.split_off(frames.min(1));
-                    if !rest.iter().any(|frame| matches!(frame, Record::Spec(_))) {
-                        self.partial.entry(*job).or_default().append(&mut rest);
+                    let is_spec = |frame: &Record| matches!(frame, Record::Spec(_));
+                    match rest.iter().position(is_spec) {
+                        Some(at) => rest[..=at].rotate_right(1),
+                        None => self.partial.entry(*job).or_default().append(&mut rest),
                     }
                     journal.frames = rest;
                 }

@@ -120,6 +120,10 @@ const SEEDS: &[(u64, &str)] = &[
         1000887,
         "a replica whose disk hung was overrun each time it was connected again",
     ),
+    (
+        1045914,
+        "results before the second specification of a journal were not known",
+    ),
 ];
 
 pub fn that_have_shown_something() {
