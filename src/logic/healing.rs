@@ -7,7 +7,7 @@
 //! them.
 
 use super::{State, timers::Timer};
-use nodectl_types::{BlobHash, JobId, NodeId, TaskIndex, Time};
+use nodectl_types::{BlobHash, CopyDigest, JobId, NodeId, TaskIndex, Time};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -128,8 +128,8 @@ impl State {
     }
 
     /// Gives up records that cannot be read, of jobs that this node coordinates, if every holder is
-    /// here and has shown its copy several times: nobody has them, and their tasks are done again.
-    /// Results that others brought in their place, and that are being kept, are not given up.
+    /// here and has shown its copy several times: nobody has them, and nobody says of their tasks
+    /// what these said. Results that others brought in their place, and that are being kept, are not given up.
     fn give_up_unread(&mut self) {
         let all_have_shown = |job: &JobId| {
             let holders = self.core.directory.get(*job).map(|head| head.holders());
@@ -148,9 +148,31 @@ impl State {
                 let is_lost = |task| !coordinator.is_end_coming(task);
                 let lost = copy.lattice.forget_unread(is_lost);
                 if !lost.is_empty() {
-                    coordinator.do_again(core, &copy.lattice, lost);
+                    coordinator.settle_loss(core, &copy.lattice, lost);
                 }
             });
+        }
+    }
+
+    /// Gives up what cannot be read of a job that another node coordinates, if that one shows all
+    /// that can be: it has given up the rest, or has never heard of it. If it does some time, from
+    /// a disk that can still read it, it comes from there.
+    pub(super) fn give_up_as_shown(
+        &mut self,
+        from: NodeId,
+        (job, epoch): (JobId, u32),
+        shown: &CopyDigest,
+    ) {
+        let head = self.core.directory.get(job);
+        let is_coordinator = head.is_some_and(|head| (head.epoch, head.holder) == (epoch, from));
+        let Some(copy) = self.copies.get_mut(&job) else {
+            return;
+        };
+        let is_lost = !copy.lattice.unread_chunks().is_empty()
+            && !copy.spec.is_ordered()
+            && copy.lattice.equals_as_read(shown);
+        if is_coordinator && is_lost {
+            copy.lattice.forget_unread(|_| true);
         }
     }
 

@@ -345,6 +345,10 @@ impl State {
             // It may be ours in a moment; who shows it asks again.
             return;
         }
+        self.give_up_as_shown(from, (job, epoch), shown);
+        let Some(copy) = self.copies.get(&job) else {
+            return;
+        };
         let mut todo = match shown {
             CopyDigest::Chunks(digests) if !copy.lattice.is_resting() => {
                 copy.lattice.differing(digests)

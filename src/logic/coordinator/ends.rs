@@ -17,7 +17,7 @@ pub struct Ends {
     marks: Vec<Mark>,
     count: usize,
     last: TaskIndex,
-    /// Positions of tasks that stand further on by now.
+    /// Positions of tasks that stand further on by now, or nowhere.
     anew: BTreeSet<usize>,
     /// Where tasks stand that ended without a result: they may end anew, with one or after a retry.
     without_result: BTreeMap<TaskIndex, usize>,
@@ -46,6 +46,18 @@ impl Ends {
         }
         push(&mut self.distances, i64::from(task) - i64::from(self.last));
         (self.count, self.last) = (self.count + 1, task);
+    }
+
+    /// These tasks have not ended after all: what told of it is lost. The others stand where they
+    /// stood.
+    pub fn forget(&mut self, tasks: &BTreeSet<TaskIndex>) {
+        let stand = self.from(0).zip(0..);
+        let lost: Vec<_> = stand
+            .filter(|(task, _)| tasks.contains(task))
+            .map(|(_, position)| position)
+            .collect();
+        self.anew.extend(lost);
+        self.without_result.retain(|task, _| !tasks.contains(task));
     }
 
     /// The tasks from a position on, `limit` at most, up to the first that may not be told, and the
@@ -126,19 +138,25 @@ mod tests {
         /// Pages of any size, from any position, are those of a plain list.
         #[test]
         fn it_is_a_list_of_tasks_each_once(
-            ended in prop::collection::vec((prop_oneof![0..40_u32, any::<u32>()], any::<bool>()), 0..1500),
+            ended in prop::collection::vec((prop_oneof![0..40_u32, any::<u32>()], 0..8_u8), 0..1500),
             position in 0..1600_u32,
             limit in 0..600_usize,
         ) {
             let (mut ends, mut list) = (Ends::default(), Vec::<Option<TaskIndex>>::new());
             let mut done = BTreeSet::new();
-            for (task, has_result) in ended {
-                // What has a result ends no more.
-                if done.contains(&task) {
+            for (task, what) in ended {
+                let (is_lost, has_result) = (what == 0, what > 3);
+                // What has a result ends no more, unless that is lost.
+                if done.contains(&task) && !is_lost {
+                    continue;
+                }
+                list.iter_mut().filter(|known| **known == Some(task)).for_each(|known| *known = None);
+                if is_lost {
+                    done.remove(&task);
+                    ends.forget(&[task].into());
                     continue;
                 }
                 done.extend(has_result.then_some(task));
-                list.iter_mut().filter(|known| **known == Some(task)).for_each(|known| *known = None);
                 list.push(Some(task));
                 ends.note(task, has_result);
             }

@@ -11,7 +11,7 @@ use nodectl_types::{
     limits::{RECORD_BATCH, WATCH_WAIT},
     query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// A user who waits for news.
 #[derive(Debug)]
@@ -84,6 +84,12 @@ impl Tracker {
     pub fn ended(&mut self, task: TaskIndex, has_result: bool) {
         self.is_by_number = false;
         self.ends.note(task, has_result);
+    }
+
+    /// What told of the ends of these tasks is lost.
+    pub fn lost(&mut self, tasks: &BTreeSet<TaskIndex>) {
+        self.is_by_number = false;
+        self.ends.forget(tasks);
     }
 
     #[cfg(test)]

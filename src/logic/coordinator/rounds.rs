@@ -68,13 +68,19 @@ impl Coordinator {
         self.publish(core, lattice, head);
     }
 
-    /// Nothing is known of these tasks any more.
-    pub fn do_again(&mut self, core: &mut Core, lattice: &Lattice, tasks: BTreeSet<TaskIndex>) {
+    /// Nothing is known of these tasks any more. They are done again, unless nothing of the job
+    /// is: then they count as what it has not done. Nobody is told of their ends any more.
+    pub fn settle_loss(&mut self, core: &mut Core, lattice: &Lattice, tasks: BTreeSet<TaskIndex>) {
+        let what_follows = match self.head(core).is_cancelled() {
+            true => "count as not done, since the job was ended",
+            false => "are done again",
+        };
         core.notice(format!(
-            "job {}: {} of its records are lost: no node that holds the job has them, and their tasks are done again",
+            "job {}: {} of its records are lost: no node that holds the job has them, and their tasks {what_follows}",
             self.job,
             tasks.len()
         ));
+        self.progress.lost(&tasks);
         self.name_anew(core);
         self.order_anew(core, lattice);
         tasks.into_iter().for_each(|task| self.reopen(task));

@@ -1,6 +1,7 @@
 //! Results that a disk has lost, beside what other holders of their job have.
 
 use super::{holders::done, *};
+use nodectl_types::JobHead;
 
 /// The only disk that had a result lost it, and its coordinator's job has come to another end of
 /// the task: who keeps a replica takes that, too.
@@ -49,4 +50,126 @@ fn a_replica_keeps_what_can_be_read_elsewhere_in_place_of_what_its_disk_lost() {
         [cancelled(0).cell(), done(1, other).cell()]
     );
     assert!(lattice.is_sound());
+}
+
+/// The only disk that had three results of a cancelled job lost them. Whoever reads the job is told
+/// of the others, and of those three when a disk is back that has them.
+#[test]
+fn what_no_disk_has_of_a_cancelled_job_is_not_told_of() {
+    let mut solo = Solo::with(8, 0);
+    let mut records = Vec::new();
+    for _ in 0..6 {
+        let record = solo.record(Outcome::Done);
+        records.push(record.clone());
+        let (job, record) = (solo.job, Box::new(record));
+        solo.turn(vec![Input::TaskEnded { job, record }]);
+    }
+    let query = Query::Job(solo.job, JobQuery::Cancel);
+    solo.turn(vec![Input::Ask { id: 2, query }]);
+    let (told, half) = solo.page(Cursor::default());
+    assert_eq!((told.len(), half.position), (6, 6));
+    let [lost, left] = [&told[..3], &told[3..]];
+    let (job, tasks) = (solo.job, lost.to_vec());
+    solo.turn(vec![Input::RecordsLost { job, tasks }]);
+    for _ in 0..30 {
+        solo.mono = solo.mono + Duration::from_secs(1);
+        solo.turn(vec![Input::Tick]);
+        // Somebody asks: the job does not rest.
+        solo.page(half);
+    }
+    let (again, behind) = solo.page(Cursor::default());
+    assert_eq!((again.as_slice(), behind.position), (left, 6));
+    assert_eq!((solo.head().phase, solo.head().done), (Phase::Cancelled, 3));
+    assert!(solo.running.is_empty());
+    let come = records
+        .into_iter()
+        .filter(|record| lost.contains(&record.task));
+    let come = come.map(|record| {
+        Arc::new(TaskRecord {
+            accepted: 1,
+            ..record
+        })
+    });
+    solo.state.learn(NodeId([2; 32]), job, None, come.collect());
+    solo.turn(vec![Input::Tick]);
+    let mut back = solo.page(behind).0;
+    back.sort_unstable();
+    assert_eq!(
+        (back.as_slice(), solo.head().phase),
+        (lost, Phase::Cancelled)
+    );
+}
+
+/// What a replica's disk has lost it gives up once its coordinator shows all the rest, and nobody
+/// else's word counts. A disk that still has it brings it back.
+#[test]
+fn a_replica_gives_up_what_its_coordinator_has_given_up() {
+    let [coordinator, other] = [NodeId([2; 32]), NodeId([3; 32])];
+    let job = JobId(7);
+    let mut state = State::new(Now::default(), info(1), config());
+    let spec = JobSpec {
+        repeat: 2,
+        ..(*spec()).clone()
+    };
+    let head = JobHead {
+        epoch: 3,
+        version: 1,
+        holder: coordinator,
+        phase: Phase::Cancelled,
+        cancelled: true,
+        ..JobHead::unclaimed(job, &spec, spec.hash())
+    };
+    state.restore(job, Record::Spec(Arc::new(spec)));
+    state.restore(job, Record::Head(head));
+    let records = [0, 1].map(|task| Arc::new(done(task, other)));
+    let mut rest = lattice::Lattice::new(2);
+    rest.merge(&records[1]);
+    for record in &records {
+        state.restore(job, Record::Task(record.clone()));
+    }
+    let whole = state.copy_of(job).expect("restored").lattice.shown();
+    state.records_lost(job, vec![0]);
+    let mut shown = |from, epoch, shown| {
+        let (mark, reply) = (1, false);
+        let message = Message::Digests {
+            job,
+            epoch,
+            mark,
+            reply,
+            shown,
+        };
+        state.handle(Now::default(), [Input::Message { from, message }]);
+        let lattice = &state.copy_of(job).expect("restored").lattice;
+        assert!(lattice.is_done(1));
+        (lattice.is_done(0), lattice.is_sound())
+    };
+    assert_eq!(
+        shown(coordinator, 3, whole),
+        (true, false),
+        "it is known there"
+    );
+    assert_eq!(
+        shown(other, 3, rest.shown()),
+        (true, false),
+        "no coordinator"
+    );
+    assert_eq!(
+        shown(coordinator, 2, rest.shown()),
+        (true, false),
+        "of before"
+    );
+    let nothing = lattice::Lattice::new(2).shown();
+    assert_eq!(
+        shown(coordinator, 3, nothing),
+        (true, false),
+        "it lacks more"
+    );
+    assert_eq!(shown(coordinator, 3, rest.shown()), (false, true));
+    state.learn(coordinator, job, None, vec![records[0].clone()]);
+    let written = state.handle(Now::default(), []).into_iter();
+    let comes = written.filter_map(|effect| match effect {
+        Effect::Disk(DiskEffect::FetchBlobs { ticket, .. }) => Some(ticket),
+        _ => None,
+    });
+    assert_eq!(comes.count(), 1);
 }

@@ -121,6 +121,10 @@ const SEEDS: &[(u64, &str)] = &[
         "a replica whose disk hung was overrun each time it was connected again",
     ),
     (
+        1037054,
+        "what no disk had of a cancelled job was told of, and asked for, for ever",
+    ),
+    (
         1045914,
         "results before the second specification of a journal were not known",
     ),
