@@ -5,7 +5,7 @@
 use super::{
     State,
     coordinator::{Inputs, is_worth_storing},
-    core::Core,
+    fetching::{Fetching, REFETCHES},
     known_spec::KnownSpec,
     lattice::Lattice,
     parts::{Parts, in_parts},
@@ -13,14 +13,9 @@ use super::{
     timers::Timer,
 };
 use nodectl_types::{
-    After, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, Record, TaskRecord, Time, limits,
+    After, JobHead, JobId, JobSpec, Message, NodeId, Record, TaskRecord, Time, limits,
 };
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
-
-/// Files that could not be fetched are tried again after this long, and twice as long each time.
-const REFETCH: Duration = Duration::from_millis(500);
-/// So often; then whoever waits for them has to ask again.
-pub(super) const REFETCHES: u32 = 5;
+use std::sync::Arc;
 
 /// The state of a job as this node keeps it.
 pub struct LocalCopy {
@@ -49,8 +44,9 @@ pub(super) enum Then {
     Say(NodeId, Box<Message>),
     /// The records are what was pulled of that chunk, from that node.
     Pulled(NodeId, PulledChunk),
-    /// Other records came with these from that node: they are next.
-    Next(NodeId, Parts, Box<Then>),
+    /// Other records came with these from that node: they are next. So often files of those before
+    /// were asked for in vain.
+    Next(NodeId, Parts, u32, Box<Then>),
 }
 
 /// A write on its way.
@@ -61,63 +57,6 @@ pub(super) struct PromisedWrite {
     pub(super) keep: Vec<Record>,
     /// The files that it waits for, if it does.
     pub(super) fetching: Option<Fetching>,
-}
-
-/// Files on their way here.
-#[derive(Clone, Debug)]
-pub(super) enum Fetching {
-    Tree {
-        manifest: BlobHash,
-        holders: Vec<NodeId>,
-        tries: u32,
-    },
-    Blobs {
-        hashes: Vec<BlobHash>,
-        holders: Vec<NodeId>,
-        tries: u32,
-    },
-}
-
-impl Fetching {
-    /// The files of these records, as a node has them that sent the records; `None` if there are
-    /// none.
-    pub(super) fn of(records: &[Arc<TaskRecord>], from: NodeId) -> Option<Self> {
-        let hashes: BTreeSet<_> = records.iter().flat_map(|record| record.blobs()).collect();
-        let makers = records
-            .iter()
-            .filter(|record| record.blobs().next().is_some())
-            .map(|record| record.node);
-        let mut holders = vec![from];
-        for maker in makers {
-            if !holders.contains(&maker) {
-                holders.push(maker);
-            }
-        }
-        (!hashes.is_empty()).then(|| Self::Blobs {
-            hashes: hashes.into_iter().collect(),
-            holders,
-            tries: 0,
-        })
-    }
-
-    /// Has them brought; returns the ticket.
-    pub(super) fn begin(&self, core: &mut Core, job: JobId) -> u64 {
-        match self {
-            Self::Tree {
-                manifest, holders, ..
-            } => core.fetch_tree(job, *manifest, holders.clone()),
-            Self::Blobs {
-                hashes, holders, ..
-            } => core.fetch_blobs(job, hashes.clone(), holders.clone()),
-        }
-    }
-
-    /// Counts a try that failed. How many there were, and how long to wait before the next.
-    pub(super) fn pause(&mut self) -> (u32, Duration) {
-        let (Self::Tree { tries, .. } | Self::Blobs { tries, .. }) = self;
-        *tries += 1;
-        (*tries, REFETCH * 2u32.pow((*tries - 1).min(6)))
-    }
 }
 
 impl LocalCopy {
@@ -376,13 +315,19 @@ impl State {
         let is_news = |record: &Arc<TaskRecord>| copy.has_use_for(record);
         let news: Vec<_> = records.into_iter().filter(is_news).collect();
         let then = chunk.map_or(Then::Nothing, |chunk| Then::Pulled(from, chunk));
-        self.promise_parts(job, from, in_parts(news), then);
+        self.promise_parts(job, from, (in_parts(news), 0), then);
     }
 
     /// Writes records in parts, one after the other, each when its files are here. A chunk that is
     /// asked for again, after a lost connection, has the same records as the one that is being
     /// written: each goes on with what the other is not about to write, and leaves out what it has.
-    fn promise_parts(&mut self, job: JobId, from: NodeId, mut parts: Parts, then: Then) {
+    fn promise_parts(
+        &mut self,
+        job: JobId,
+        from: NodeId,
+        (mut parts, tries): (Parts, u32),
+        then: Then,
+    ) {
         if let Some(copy) = self.copies.get(&job) {
             parts.retain(|part| part.iter().any(|record| copy.has_use_for(record)));
             let others = parts.iter().position(|part| !copy.is_writing(&part[0]));
@@ -391,9 +336,9 @@ impl State {
         let first = parts.pop_front().unwrap_or_default();
         let then = match parts.is_empty() {
             true => then,
-            false => Then::Next(from, parts, Box::new(then)),
+            false => Then::Next(from, parts, tries, Box::new(then)),
         };
-        let fetching = Fetching::of(&first, from);
+        let fetching = Fetching::of(&first, from).map(|fetching| fetching.after(tries));
         let keep = first.into_iter().map(Record::Task).collect();
         self.promise(job, keep, then, fetching);
     }
@@ -500,7 +445,9 @@ impl State {
         match promise.then {
             Then::Say(to, message) => self.core.send(to, *message),
             Then::Pulled(from, chunk) => self.core.resync.written(from, job, chunk, true),
-            Then::Next(from, parts, then) => self.promise_parts(job, from, parts, *then),
+            Then::Next(from, parts, tries, then) => {
+                self.promise_parts(job, from, (parts, tries), *then)
+            }
             Then::Nothing => self.compare_copy(job),
         }
     }
@@ -649,11 +596,17 @@ impl State {
         }
         self.core
             .notice(format!("files of job {job} cannot be copied: {error}"));
-        let promise = copy.promised.swap_remove(position);
-        if let (Then::Pulled(..) | Then::Next(..) | Then::Nothing, Some(Fetching::Blobs { .. })) =
-            (&promise.then, &promise.fetching)
+        let mut promise = copy.promised.swap_remove(position);
+        if let (
+            Then::Pulled(..) | Then::Next(..) | Then::Nothing,
+            Some(fetching @ Fetching::Blobs { .. }),
+        ) = (&mut promise.then, &promise.fetching)
         {
-            return self.keep_without_files(job, promise.keep, promise.then);
+            if let Then::Next(_, _, tries, _) = &mut promise.then {
+                *tries = fetching.tries_for_next();
+            }
+            let is_first = tries == REFETCHES + 1;
+            return self.keep_without_files(job, promise.keep, promise.then, is_first);
         }
         // Nothing was promised: whoever waits asks again.
         if !copy.kept {

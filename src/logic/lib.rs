@@ -22,6 +22,7 @@
 //! | `retention` | ended jobs: how long they are kept, removing them |
 //! | `election` | claiming jobs and yielding them |
 //! | `copies` | keeping copies of jobs' state |
+//! | `fetching` | files on their way here, and how often they are asked for |
 //! | `rest` | ended jobs of which only the disk knows the single tasks |
 //! | `known_spec` | a job's specification, with its tables or without |
 //! | `beginnings` | who votes first on logs: what this node has said of that |
@@ -46,6 +47,7 @@ pub mod core;
 pub mod directory;
 pub mod election;
 pub mod executor;
+mod fetching;
 mod handover;
 mod healing;
 pub mod io;

@@ -51,8 +51,15 @@ impl State {
     }
 
     /// Results that count with whoever sent them, and whose files cannot be had: written without,
-    /// but for those that would take the place of whole ones. They are asked for again.
-    pub(super) fn keep_without_files(&mut self, job: JobId, keep: Vec<Record>, then: Then) {
+    /// but for those that would take the place of whole ones. They are asked for again. Of those
+    /// that came together one refusal counts: the first that were tried (`is_first`).
+    pub(super) fn keep_without_files(
+        &mut self,
+        job: JobId,
+        keep: Vec<Record>,
+        then: Then,
+        is_first: bool,
+    ) {
         let Some(head) = self.core.directory.get(job) else {
             return;
         };
@@ -76,7 +83,7 @@ impl State {
             Record::Spec(_) | Record::Head(_) => None,
         });
         let lost = note_missing(&mut copy.lattice, records);
-        copy.refusals.1 += u32::from(refused > 0);
+        copy.refusals.1 += u32::from(refused > 0 && is_first);
         self.blobs_lost(lost);
         let then = match refused {
             0 => then,
@@ -95,8 +102,8 @@ impl State {
                 self.core.resync.written(from, job, chunk, false);
                 Then::Nothing
             }
-            Then::Next(from, parts, then) => {
-                Then::Next(from, parts, Box::new(self.without_pull(job, *then)))
+            Then::Next(from, parts, tries, then) => {
+                Then::Next(from, parts, tries, Box::new(self.without_pull(job, *then)))
             }
             then @ (Then::Say(..) | Then::Nothing) => then,
         }

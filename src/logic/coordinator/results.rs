@@ -7,9 +7,9 @@ mod told;
 
 use super::Coordinator;
 use crate::{
-    copies::{Fetching, REFETCHES},
     core::{Core, Try},
     executor::batches,
+    fetching::{Fetching, REFETCHES},
     lattice::Lattice,
     parts::{Parts, in_parts},
     rest::give_back,
@@ -679,6 +679,6 @@ impl Coordinator {
         if from == core.me && !news.is_empty() {
             self.journal_was_read();
         }
-        self.keep_parts(core, from, chunk, in_parts(news));
+        self.keep_parts(core, from, chunk, (in_parts(news), 0));
     }
 }

@@ -1,7 +1,7 @@
 //! What a replica does to have the results that another holder shows it.
 
 use super::{holders::done, *};
-use nodectl_types::BlobHash;
+use nodectl_types::{BlobHash, JobHead};
 
 const OTHER: NodeId = NodeId([2; 32]);
 const JOB: JobId = JobId(7);
@@ -57,4 +57,52 @@ fn what_is_pulled_twice_is_not_all_fetched_twice() {
     assert_eq!(files, [0, 1, 2, 3, 3]);
     let lattice = &state.copy_of(JOB).expect("restored").lattice;
     assert!((0..4).all(|task| lattice.cell(task) == large(task).cell()));
+}
+
+/// A disk has lost the files of many results, and nobody else has them. Those of the first are
+/// asked for as often as may be, those of each of the others once.
+#[test]
+fn files_that_cannot_be_had_are_waited_for_once() {
+    const RESULTS: TaskIndex = 40;
+    let mut state = node();
+    let spec = JobSpec {
+        repeat: RESULTS,
+        ..(*spec()).clone()
+    };
+    let head = JobHead {
+        epoch: 1,
+        version: 1,
+        holder: OTHER,
+        ..JobHead::unclaimed(JOB, &spec, spec.hash())
+    };
+    state.restore(JOB, Record::Spec(Arc::new(spec)));
+    state.restore(JOB, Record::Head(head));
+    // Nobody claims it.
+    state.put_aside();
+    state.learn(OTHER, JOB, None, (0..RESULTS).map(large).collect());
+    let (mut asked, mut now) = (0, Now::default());
+    let mut inputs = Vec::new();
+    for _ in 0..40 {
+        now.mono = now.mono + Duration::from_millis(500);
+        inputs.push(Input::Tick);
+        while !inputs.is_empty() {
+            let effects = state.handle(now, std::mem::take(&mut inputs));
+            let coming = fetched(&effects).into_iter();
+            let failed = coming.map(|(ticket, _)| Input::Fetched {
+                ticket,
+                result: Err("nobody has it".into()),
+            });
+            inputs.extend(failed.inspect(|_| asked += 1));
+            inputs.extend(effects.iter().filter_map(|effect| match effect {
+                Effect::Disk(DiskEffect::Persist { ticket, .. }) => Some(Input::Persisted {
+                    ticket: *ticket,
+                    result: Ok(()),
+                }),
+                _ => None,
+            }));
+        }
+    }
+    let lattice = &state.copy_of(JOB).expect("restored").lattice;
+    assert_eq!((lattice.done(), asked), (RESULTS, 6 + RESULTS - 1));
+    assert!((0..RESULTS).all(|task| lattice.lacks_files(task, large(task).cell())));
 }

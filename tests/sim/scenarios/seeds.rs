@@ -121,6 +121,10 @@ const SEEDS: &[(u64, &str)] = &[
         "a replica whose disk hung was overrun each time it was connected again",
     ),
     (
+        1033006,
+        "a disk had lost many files, and each part of the results was waited for as long",
+    ),
+    (
         1037054,
         "what no disk had of a cancelled job was told of, and asked for, for ever",
     ),

@@ -86,7 +86,7 @@ impl Coordinator {
         core: &mut Core,
         from: NodeId,
         chunk: Option<PulledChunk>,
-        mut parts: Parts,
+        (mut parts, tries): (Parts, u32),
     ) {
         while let Some(records) = parts.pop_front() {
             let Some(fetching) = Fetching::of(&records, from) else {
@@ -102,7 +102,7 @@ impl Coordinator {
                 rest: parts,
                 chunk: Some(chunk),
                 told: core.mono(),
-                fetching,
+                fetching: fetching.after(tries),
             };
             return self.fetch(core, awaited);
         }
@@ -115,13 +115,15 @@ impl Coordinator {
             from,
             records,
             rest,
+            fetching,
             ..
         } = awaited;
         if rest.is_empty() {
             return self.keep_learned(core, from, chunk, records);
         }
         self.keep_learned(core, from, None, records);
-        self.keep_parts(core, from, chunk, rest);
+        let tries = fetching.tries_for_next();
+        self.keep_parts(core, from, chunk, (rest, tries));
     }
 
     /// Of records that another holder has, and whose files cannot be had, those that are taken
