@@ -147,9 +147,10 @@ fn partial(path: &Path) -> PathBuf {
     path.with_file_name("journal.partial")
 }
 
-/// Takes records in while they are read: the caller is given the specification before all others.
+/// Takes records in while they are read: the caller is given a specification before all others.
 struct Reading<'a> {
     each: &'a mut dyn FnMut(Record),
+    /// The newest: of a job that was submitted twice by one key, a later claim can have another.
     spec: Option<Record>,
     held: Vec<Record>,
     offsets: Offsets,
@@ -162,11 +163,12 @@ impl Reading<'_> {
                 scan::read_record(file, held, place.version).ok()
             });
         }
-        if self.spec.is_none() && !matches!(record, Record::Spec(_)) {
+        let is_spec = matches!(record, Record::Spec(_));
+        let is_first = self.spec.is_none();
+        if is_first && !is_spec {
             return self.held.push(record);
         }
-        let is_first = self.spec.is_none();
-        if is_first {
+        if is_spec {
             self.spec = Some(record.clone());
         }
         (self.each)(record);

@@ -43,9 +43,13 @@ fn records(tasks: u32) -> Vec<Record> {
 
 /// A directory with one journal of `tasks` tasks, and the journal's bytes.
 fn written(tasks: u32) -> (tempfile::TempDir, Vec<u8>) {
+    written_of(records(tasks))
+}
+
+fn written_of(records: Vec<Record>) -> (tempfile::TempDir, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let (store, mut events) = start(dir.path());
-    store.append(JOB, records(tasks), 1);
+    store.append(JOB, records, 1);
     assert_eq!(persisted(&mut events), (1, Ok(())));
     drop(store);
     let bytes = fs::read(path(dir.path(), JOB)).unwrap();
@@ -450,25 +454,35 @@ fn a_journal_of_another_job_is_refused() {
     );
 }
 
-#[test]
-fn a_large_specification_is_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    let (store, mut events) = start(dir.path());
-    let Record::Spec(mut large) = spec() else {
+/// A specification with so many parameters of a kilobyte.
+fn spec_of(parameters: usize) -> Record {
+    let Record::Spec(mut spec) = spec() else {
         panic!("spec() gives a specification")
     };
-    let cells = vec![nodectl_types::Value::Text("x".repeat(1000).into()); 5000];
-    Arc::make_mut(&mut large).params = nodectl_types::ParamSpace::Rows {
-        columns: vec!["a".into()],
-        cells,
-    };
-    store.append(JOB, vec![Record::Spec(large.clone()), task(0, 1)], 1);
-    assert_eq!(persisted(&mut events), (1, Ok(())));
+    let columns = vec!["a".into()];
+    let cells = vec![nodectl_types::Value::Text("x".repeat(1000).into()); parameters];
+    Arc::make_mut(&mut spec).params = nodectl_types::ParamSpace::Rows { columns, cells };
+    Record::Spec(spec)
+}
+
+#[test]
+fn a_large_specification_is_kept() {
+    let large = [spec_of(5000), task(0, 1)];
+    let (dir, _) = written_of(large.to_vec());
+    let (store, _events) = start(dir.path());
+    assert_eq!(replayed(&store), large.map(|record| (JOB, record)));
     assert_eq!(store.read(JOB, &[0]).unwrap().len(), 1);
-    assert_eq!(
-        replayed(&store),
-        [(JOB, Record::Spec(large)), (JOB, task(0, 1))]
-    );
+}
+
+#[test]
+fn a_damaged_journal_keeps_the_newest_of_two_specifications() {
+    let (newest, kept) = (spec_of(1), task(1, 1));
+    let (dir, mut bytes) = written_of(vec![spec(), task(0, 1), newest.clone(), kept.clone()]);
+    let first_task = replay_end(&bytes, 0);
+    bytes[first_task + 12] ^= 1;
+    fs::write(path(dir.path(), JOB), bytes).unwrap();
+    replay(dir.path());
+    assert_eq!(replay(dir.path()), [newest, kept], "written anew");
 }
 
 #[test]
