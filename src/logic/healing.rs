@@ -129,7 +129,8 @@ impl State {
 
     /// Gives up records that cannot be read, of jobs that this node coordinates, if every holder is
     /// here and has shown its copy several times: nobody has them, and nobody says of their tasks
-    /// what these said. Results that others brought in their place, and that are being kept, are not given up.
+    /// what these said. Results that others brought in their place, and that are being kept, are
+    /// not given up.
     fn give_up_unread(&mut self) {
         let all_have_shown = |job: &JobId| {
             let holders = self.core.directory.get(*job).map(|head| head.holders());
