@@ -177,11 +177,17 @@ fn nothing_names_a_place_on_the_machine_it_was_written_on() {
     report(problems);
 }
 
-/// What `cargo metadata` says of the workspace's packages.
+/// What `cargo metadata` says of the packages that the program is made of: the workspace's, but for
+/// the fuzz targets.
 fn packages() -> Vec<Value> {
     let asked = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
     let metadata: Value = serde_json::from_str(&asked).expect("JSON");
-    metadata["packages"].as_array().expect("a list").clone()
+    let is_default = |package: &&Value| {
+        let default = metadata["workspace_default_members"].as_array();
+        default.is_some_and(|members| members.contains(&package["id"]))
+    };
+    let packages = metadata["packages"].as_array().expect("a list").iter();
+    packages.filter(is_default).cloned().collect()
 }
 
 /// The crates that the workspace is built of, each with its features; more than one set where

@@ -6,7 +6,9 @@ use libfuzzer_sys::fuzz_target;
 use nodectl::formats::{ArrayLocation, Picture, decode_npy};
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some((format, bytes)) = bytes.split_first() else { return };
+    let Some((format, bytes)) = bytes.split_first() else {
+        return;
+    };
     let (name, member) = match format % 6 {
         0 => {
             if let Ok(array) = decode_npy(bytes) {
@@ -21,15 +23,23 @@ fuzz_target!(|bytes: &[u8]| {
         _ => ("a.safetensors", None),
     };
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let place = ArrayLocation { member, ..ArrayLocation::new(dir.path().join(name)) };
+    let place = ArrayLocation {
+        member,
+        ..ArrayLocation::new(dir.path().join(name))
+    };
     std::fs::write(&place.path, bytes).expect("a temporary file");
     if format % 6 == 2 {
         // The first bytes tell PNG from JPEG.
-        if let (Ok(extent), Ok(picture)) = (Picture::extent(&place.path), Picture::read(&place.path)) {
+        if let (Ok(extent), Ok(picture)) =
+            (Picture::extent(&place.path), Picture::read(&place.path))
+        {
             assert_eq!(extent, [picture.rows, picture.columns]);
         }
     }
     if let (Ok(info), Ok(array)) = (place.inspect(), place.read()) {
-        assert_eq!((&info, info.bytes()), (&array.info, Some(array.bytes.len() as u64)));
+        assert_eq!(
+            (&info, info.bytes()),
+            (&array.info, Some(array.bytes.len() as u64))
+        );
     }
 });

@@ -5,11 +5,11 @@ use futures::{executor::block_on, io::Cursor};
 use libfuzzer_sys::fuzz_target;
 
 #[allow(dead_code)]
-#[path = "../../../src/net/bulk/offer.rs"]
-mod offer;
-#[allow(dead_code)]
 #[path = "../../../src/net/sealed/frames.rs"]
 mod frames;
+#[allow(dead_code)]
+#[path = "../../../src/net/bulk/offer.rs"]
+mod offer;
 
 const KEY: [u8; 32] = [9; 32];
 
@@ -18,7 +18,10 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(want.encode(), bytes[..40]);
     }
     if let Ok(answer) = block_on(offer::OfferAnswer::read(&mut Cursor::new(bytes))) {
-        assert_eq!(block_on(offer::OfferAnswer::read(&mut Cursor::new(answer.encode()))).expect("its own"), answer);
+        assert_eq!(
+            block_on(offer::OfferAnswer::read(&mut Cursor::new(answer.encode()))).expect("its own"),
+            answer
+        );
     }
     // Nothing that was not sealed with the key comes out.
     let announced = bytes.len() as u64;

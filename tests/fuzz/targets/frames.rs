@@ -12,13 +12,21 @@ use nodectl::{
 };
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some(([choice, length, parameter], rest)) = bytes.split_first_chunk::<3>() else { return };
+    let Some(([choice, length, parameter], rest)) = bytes.split_first_chunk::<3>() else {
+        return;
+    };
     let length = usize::from(*length) * 16;
     if let Some(decoded) = fuzz::lz4(rest, length) {
         assert_eq!(decoded.len(), length);
     }
     let id = [1, 2, 3, 32004, 32008, 32015][usize::from(choice % 6)];
-    let parameters = vec![0, 2, 1 << (parameter & 3), u32::from(parameter >> 4) * 8, u32::from(parameter >> 2 & 3)];
+    let parameters = vec![
+        0,
+        2,
+        1 << (parameter & 3),
+        u32::from(parameter >> 4) * 8,
+        u32::from(parameter >> 2 & 3),
+    ];
     if let Ok(pipeline) = Pipeline::new(&[FilterSpec { id, parameters }], 4) {
         let _ = pipeline.decode(rest, 0, &mut vec![0; length], &mut Scratch::default());
     }

@@ -13,7 +13,8 @@ mod hello;
 fuzz_target!(|bytes: &[u8]| {
     let mut stream = Cursor::new(bytes);
     if let Ok(said) = block_on(hello::Hello::read(&mut stream)) {
-        let again = block_on(hello::Hello::read(&mut Cursor::new(said.encode()))).expect("its own encoding");
+        let again = block_on(hello::Hello::read(&mut Cursor::new(said.encode())))
+            .expect("its own encoding");
         assert_eq!(again.versions, said.versions);
         assert_eq!(again.listen_port, said.listen_port);
     }
@@ -21,6 +22,9 @@ fuzz_target!(|bytes: &[u8]| {
     while let Ok(Some(frame)) = block_on(hello::SessionFrame::read(&mut stream)) {
         let mut again = Vec::new();
         frame.encode_into(&mut again);
-        assert_eq!(block_on(hello::SessionFrame::read(&mut Cursor::new(again))).expect("its own encoding"), Some(frame));
+        assert_eq!(
+            block_on(hello::SessionFrame::read(&mut Cursor::new(again))).expect("its own encoding"),
+            Some(frame)
+        );
     }
 });

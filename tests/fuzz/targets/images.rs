@@ -10,7 +10,9 @@ use nodectl::azint::{
 use std::sync::Arc;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some((format, bytes)) = bytes.split_first() else { return };
+    let Some((format, bytes)) = bytes.split_first() else {
+        return;
+    };
     if format % 4 == 0 {
         if let Ok(text) = std::str::from_utf8(bytes) {
             let _ = Geometry::from_poni(text);

@@ -6,7 +6,9 @@ use libfuzzer_sys::fuzz_target;
 use nodectl::types::{NodeId, NodeInfo, Resources, predicate::Predicate};
 
 fuzz_target!(|text: &str| {
-    let Ok(predicate) = Predicate::parse(text) else { return };
+    let Ok(predicate) = Predicate::parse(text) else {
+        return;
+    };
     let printed = predicate.to_string();
     let again = Predicate::parse(&printed).expect("its own text");
     assert_eq!(again.to_string(), printed);
@@ -25,8 +27,8 @@ fn node() -> NodeInfo {
         gpus: Vec::new(),
         labels: [("rack".to_string(), "b".to_string())].into(),
         draining: false,
-closed: None,
-admits: Default::default(),
+        closed: None,
+        admits: Default::default(),
         leaving: false,
         problem: None,
         seeks_gpus: false,

@@ -10,6 +10,11 @@ fuzz_target!(|text: &str| {
     let expanded = expand(text, &|name| Some(name.to_string()));
     assert_eq!(names.is_ok(), expanded.is_ok(), "{names:?} {expanded:?}");
     if let Ok(names) = names {
-        assert!(names.iter().all(|placeholder| text.get(placeholder.offset..).is_some()), "{names:?}");
+        assert!(
+            names
+                .iter()
+                .all(|placeholder| text.get(placeholder.offset..).is_some()),
+            "{names:?}"
+        );
     }
 });

@@ -22,9 +22,19 @@ fn group() -> Group {
     let text = r#"{"workers": 1, "training": {"optimizer": "sgd", "rate": 0.1, "weight_decay": 0,
         "schedule": {"warmup_steps": 0, "decay": "constant"}}, "block_bytes": 64}"#;
     let settings = serde_json::from_str(text).expect("settings");
-    let tensors = [TensorSpec { name: "a".into(), shape: vec![40] }];
+    let tensors = [TensorSpec {
+        name: "a".into(),
+        shape: vec![40],
+    }];
     let layout = Arc::new(ArenaLayout::new(&tensors, 64).expect("a tensor"));
-    let mut group = Group::new(GroupConfig { me: ME, group: [7; 16], settings, layout, digest: [1; 32], weight: 1 });
+    let mut group = Group::new(GroupConfig {
+        me: ME,
+        group: [7; 16],
+        settings,
+        layout,
+        digest: [1; 32],
+        weight: 1,
+    });
     group.handle(GroupInput::Others(Others::default()));
     group.handle(GroupInput::Joined { worker: 0, life: 1 });
     group.handle(GroupInput::PeerUp(OTHER));
@@ -34,7 +44,10 @@ fn group() -> Group {
 fuzz_target!(|bytes: &[u8]| {
     let (mut group, mut rest) = (group(), bytes);
     while let Ok((message, more)) = postcard::take_from_bytes::<ServerMessage>(rest) {
-        group.handle(GroupInput::Message { from: OTHER, message });
+        group.handle(GroupInput::Message {
+            from: OTHER,
+            message,
+        });
         rest = more;
     }
     if let Some(header) = bytes.first_chunk::<HEADER_BYTES>() {
