@@ -240,8 +240,8 @@ fn files(model: &Model, job: &Job, verdict: &mut Verdict) {
     }
 }
 
-/// A cancellation that was answered stands; of single tasks, too, but for successes that were on
-/// their way.
+/// A cancellation that was answered stands, unless all tasks had ended by then, or ended on the
+/// other side of a cut; of single tasks, too, but for successes that were on their way.
 fn cancelled(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &mut Verdict) {
     let whole = model
         .calls_of(job, "cancel")
@@ -263,7 +263,8 @@ fn cancelled(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict
         let ends: BTreeSet<u64> = job
             .runs
             .iter()
-            .filter(|run| run.event == "end" && run.at <= since)
+            .filter(|run| run.event == "end")
+            .filter(|run| run.at <= since || model.parted_at_both(since, run.at))
             .map(|run| run.task)
             .collect();
         ends.len() as u64 >= tasks_of(model, job).unwrap_or(u64::MAX)

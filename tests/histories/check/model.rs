@@ -203,6 +203,14 @@ impl<'a> Model<'a> {
             .any(|fault| fault.parts() && fault.touches(from, to))
     }
 
+    /// Whether the network was parted at both moments, by one and the same fault.
+    pub fn parted_at_both(&self, one: u64, other: u64) -> bool {
+        let at = |fault: &Fault, at| fault.parts() && fault.touches(at, at);
+        self.faults
+            .iter()
+            .any(|fault| at(fault, one) && at(fault, other))
+    }
+
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         let mut counts: BTreeMap<&'static str, u64> =
             COUNTED.iter().map(|what| (*what, 0)).collect();

@@ -339,6 +339,22 @@ fn a_cancellation_that_is_undone_is_found() {
     });
     cancel(&mut made);
     assert_good(&made.quiet().read("done", &all()).over());
+    // It ended on the other side of a cut, while that lasted.
+    let ended_elsewhere = |after_the_cut: u64| {
+        let mut made = Made::new();
+        made.fault(0, "cut", &["n2"]);
+        cancel(&mut made);
+        made.wait(100);
+        (0..3).for_each(|task| {
+            made.run(task, "1.1", "n1", "start")
+                .run(task, "1.1", "n1", "end");
+        });
+        made.run(3, "1.1", "n1", "start").end(0);
+        made.wait(after_the_cut).run(3, "1.1", "n1", "end");
+        made.quiet().read("done", &all()).over()
+    };
+    assert_good(&ended_elsewhere(100));
+    assert_breaks(&ended_elsewhere(60_000), "cancelled");
     // One that was not answered may have come to nothing.
     let mut made = Made::new();
     made.call(
