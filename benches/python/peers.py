@@ -9,9 +9,12 @@ first turn of each does not count. Ratios are nodectl's seconds over the peer's:
 """
 
 import argparse
+import collections
 import contextlib
 import glob
+import heapq
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -134,18 +137,75 @@ def length(content, number):
     return len(content) + number
 
 
+def words(number):
+    return collections.Counter("word%d" % (number * word % 97) for word in range(5_000))
+
+
+def ordered(number):
+    draw = random.Random(number)
+    return sorted(draw.random() for _ in range(20_000))
+
+
+def merged(one, other):
+    return list(heapq.merge(one, other))
+
+
+def hits(number):
+    draw = random.Random(number)
+    return sum(draw.random() ** 2 + draw.random() ** 2 < 1 for _ in range(50_000))
+
+
 def futures_peers(options, directory):
     import nodectl.futures
 
     def calls(submit, result, function, count):
         return lambda: [result(future) for future in [submit(function, number) for number in range(count)]]
 
+    def joined(submit, level, function):
+        """Of as many futures as a power of two, two by two."""
+        while len(level) > 1:
+            level = [submit(function, one, other) for one, other in zip(level[::2], level[1::2])]
+        return level[0]
+
     def tree(submit, result):
         def run():
-            level = [submit(nothing, number) for number in range(16)]
-            while len(level) > 1:
-                level = [submit(add, one, other) for one, other in zip(level[::2], level[1::2])]
-            assert result(level[0]) == 120
+            assert result(joined(submit, [submit(nothing, number) for number in range(16)], add)) == 120
+
+        return run
+
+    def stages(submit, result):
+        def run():
+            level = [submit(nothing, number) for number in range(50)]
+            for _ in range(2):
+                level = [submit(add, future, 1) for future in level]
+            assert [result(future) for future in level] == list(range(2, 52))
+
+        return run
+
+    def counted(submit, result):
+        def run():
+            assert sum(result(joined(submit, [submit(words, number) for number in range(32)], add)).values()) == 160_000
+
+        return run
+
+    def merge_sort(submit, result):
+        def run():
+            found = result(joined(submit, [submit(ordered, number) for number in range(8)], merged))
+            assert len(found) == 160_000 and found == sorted(found)
+
+        return run
+
+    def pi(submit, result):
+        def run():
+            found = sum(result(future) for future in [submit(hits, number) for number in range(32)])
+            assert abs(4 * found / (32 * 50_000) - 3.1416) < 0.01
+
+        return run
+
+    def there_and_back(submit, result):
+        def run():
+            contents = [block(number) for number in range(50)]
+            assert [result(future) for future in [submit(nothing, content) for content in contents]] == contents
 
         return run
 
@@ -176,7 +236,16 @@ def futures_peers(options, directory):
         sides = [("nodectl", nodectl.futures.submit, of), ("dask", dask_submit, of), *ray]
         for what, function, count in (("1,000 calls that do nothing", nothing, 1000), ("40 calls of 50 ms", pause, 40)):
             compare("futures: " + what, [(name, calls(submit, result, function, count)) for name, submit, result in sides], options.trials)
-        shapes = (("a tree of 31 calls", tree), ("a chain of 200 calls", chain), ("1 MB for 100 calls", fan))
+        shapes = (
+            ("a tree of 31 calls", tree),
+            ("a chain of 200 calls", chain),
+            ("1 MB for 100 calls", fan),
+            ("50 things in three stages", stages),
+            ("words of 32 texts, counted", counted),
+            ("a merge sort of 160,000 numbers", merge_sort),
+            ("pi by 32 calls", pi),
+            ("1 MB there and back, 50 times", there_and_back),
+        )
         for what, shape in shapes:
             compare("futures: " + what, [(name, shape(submit, result)) for name, submit, result in sides], options.trials)
 
