@@ -48,8 +48,8 @@ impl Ends {
         (self.count, self.last) = (self.count + 1, task);
     }
 
-    /// These tasks have not ended after all: what told of it is lost. The others stand where they
-    /// stood.
+    /// Takes tasks out whose ends are known no more, since the records of them are lost. All other
+    /// tasks keep their positions.
     pub fn forget(&mut self, tasks: &BTreeSet<TaskIndex>) {
         let stand = self.from(0).zip(0..);
         let lost: Vec<_> = stand

@@ -339,7 +339,7 @@ fn a_cancellation_that_is_undone_is_found() {
     });
     cancel(&mut made);
     assert_good(&made.quiet().read("done", &all()).over());
-    // It ended on the other side of a cut, while that lasted.
+    // All tasks ended on the other side of a cut, while that lasted.
     let ended_elsewhere = |after_the_cut: u64| {
         let mut made = Made::new();
         made.fault(0, "cut", &["n2"]);
