@@ -347,8 +347,8 @@ impl Lattice {
             }
     }
 
-    /// Whether another replica, which shows this of its own, knows the same as can be read from this
-    /// node's disk.
+    /// Whether another replica, which shows this of its own, knows the same as can be read from
+    /// this node's disk.
     pub fn equals_as_read(&self, shown: &CopyDigest) -> bool {
         let mut readable = Self {
             digests: self.digests.clone(),
