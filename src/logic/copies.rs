@@ -608,10 +608,12 @@ impl State {
             let is_first = tries == REFETCHES + 1;
             return self.keep_without_files(job, promise.keep, promise.then, is_first);
         }
-        // Nothing was promised: whoever waits asks again.
-        if !copy.kept {
-            self.copies.remove(&job);
+        // Nobody may have what tasks are given, and what is known of them is to outlive that.
+        if let Some(Fetching::Tree { manifest, .. }) = promise.fetching {
+            self.inputs_lost(vec![manifest]);
+            return self.promise(job, promise.keep, promise.then, None);
         }
+        // Nothing was promised: whoever waits asks again.
         match promise.then {
             Then::Say(to, _) => {
                 let error = error.to_string();

@@ -299,7 +299,7 @@ impl World {
         if done && self.is_gang(key.0) {
             // Its end is the whole's to tell.
             self.note_process_done(node, key);
-        } else if done && !self.knows_end(node, key.0) {
+        } else if done && !self.knows_end(node, key.0) && !self.has_failed(key.0, key.1) {
             let life = self.machines[node].life;
             self.checker
                 .finished
@@ -312,6 +312,19 @@ impl World {
         let state = self.machines[node].state.as_ref();
         let head = state.and_then(|state| state.core().directory.get(job));
         head.is_some_and(|head| head.phase.is_ended())
+    }
+
+    /// A coordinator of the job has written that the task failed as often as it may: a result of
+    /// another attempt that ends all the same is surplus, and a later round does the task again.
+    fn has_failed(&self, job: JobId, task: TaskIndex) -> bool {
+        self.claims(job).into_iter().any(|(coordinator, _)| {
+            let state = self.machines[coordinator].state.as_ref();
+            let known = state
+                .and_then(|state| Some((state.copy_of(job)?, state.core().directory.get(job)?)));
+            known.is_some_and(|(copy, head)| {
+                copy.lattice.failures(task) >= (copy.spec.retries + 1) * (head.round + 1)
+            })
+        })
     }
 
     /// A node hears that the results of attempts of its own are safe: it need not keep them any

@@ -106,3 +106,55 @@ fn files_that_cannot_be_had_are_waited_for_once() {
     assert_eq!((lattice.done(), asked), (RESULTS, 6 + RESULTS - 1));
     assert!((0..RESULTS).all(|task| lattice.lacks_files(task, large(task).cell())));
 }
+
+/// The disk of a job's coordinator has lost what tasks are given, and so has everybody else's: its
+/// replica keeps what is known of the job all the same.
+#[test]
+fn a_replica_does_without_what_tasks_are_given() {
+    let mut state = node();
+    let mut given = (*spec()).clone();
+    Arc::make_mut(&mut given.work).inputs = Some(BlobHash([9; 32]));
+    let spec = Arc::new(given);
+    let head = Box::new(JobHead {
+        epoch: 1,
+        version: 1,
+        holder: OTHER,
+        ..JobHead::unclaimed(JOB, &spec, spec.hash())
+    });
+    let spec = Some(spec);
+    let message = Message::Offer { head, spec };
+    let mut inputs = vec![
+        Input::PeerUp(OTHER),
+        Input::Message {
+            from: OTHER,
+            message,
+        },
+    ];
+    let (mut asked, mut kept_after) = (0, None);
+    let mut now = Now::default();
+    for _ in 0..80 {
+        now.mono = now.mono + Duration::from_millis(500);
+        inputs.push(Input::Tick);
+        while !inputs.is_empty() {
+            for effect in state.handle(now, std::mem::take(&mut inputs)) {
+                match effect {
+                    Effect::Disk(DiskEffect::FetchTree { ticket, .. }) => {
+                        asked += 1;
+                        let result = Err("nobody has it".into());
+                        inputs.push(Input::Fetched { ticket, result });
+                    }
+                    Effect::Disk(DiskEffect::Persist { ticket, .. }) => {
+                        let result = Ok(());
+                        inputs.push(Input::Persisted { ticket, result });
+                    }
+                    Effect::Send {
+                        message: Message::OfferKept { job: JOB },
+                        ..
+                    } => kept_after = kept_after.or(Some(asked)),
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert_eq!(kept_after, Some(6));
+}

@@ -132,6 +132,10 @@ const SEEDS: &[(u64, &str)] = &[
         1045914,
         "results before the second specification of a journal were not known",
     ),
+    (
+        1065208,
+        "no replica could be made where nobody had what the tasks of a cancelled job were given",
+    ),
 ];
 
 pub fn that_have_shown_something() {
