@@ -6,9 +6,10 @@
 //! Results of two sides of a partition have a join; orders have none. So a log has one coordinator
 //! at a time that takes entries, and voters, which `voters` is about; `beginning` is about the
 //! first of them. An entry counts once it is on the disks of more than half of them. Who claims the
-//! log appends nothing, and tells of nothing, before more than half of them have given it their
-//! vote, and shown what they have. Two such sets of nodes have one in common, so it knows all that
-//! was told.
+//! log appends nothing, and tells of nothing, before the claim is on its own disk, and more than
+//! half of them have given it their vote, and shown what they have. Two such sets of nodes have one
+//! in common, so it knows all that was told; and no node's next life claims an epoch again in which
+//! something was appended.
 
 mod beginning;
 mod voters;
@@ -243,7 +244,7 @@ impl Coordinator {
     /// All that counted is here: now the order goes on. A gap never counted, nor did what an
     /// earlier claim took where the last one took entries of its own.
     fn open_log(&mut self, core: &mut Core, lattice: &Lattice) {
-        let is_ready = self.held_back(core).is_none();
+        let is_ready = self.held_back(core).is_none() && self.claim_kept;
         let is_begun = core.voters(self.job).is_some() && self.has_heard_voters(core);
         if self.log.as_ref().is_none_or(|log| log.open) || !(is_ready && is_begun) {
             return;

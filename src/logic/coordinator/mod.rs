@@ -190,6 +190,8 @@ pub struct Coordinator {
     tick_set: bool,
     /// The specification is on this node's disk.
     kept: bool,
+    /// So is the claim: the node's next life knows in which epoch it was made.
+    claim_kept: bool,
     /// Another node has all that counts, or had it when the last of it came to count. Who takes
     /// over may be the only one that has some of what its predecessor sent to its replicas, and
     /// what counts for want of company is here alone.
@@ -250,6 +252,7 @@ impl Coordinator {
             head_told: core.mono(),
             tick_set: false,
             kept: recover,
+            claim_kept: false,
             confirmed: !recover,
             inputs: inputs::Fetch::default(),
             round: head.round,

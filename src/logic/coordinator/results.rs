@@ -498,6 +498,8 @@ impl Coordinator {
             ));
         }
         if let Some((written, _)) = self.results.writes.remove(&ticket) {
+            let is_head = |record: &Record| matches!(record, Record::Head(_));
+            self.claim_kept |= written.iter().any(is_head);
             if !self.kept
                 && written
                     .iter()

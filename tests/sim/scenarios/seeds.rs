@@ -136,6 +136,10 @@ const SEEDS: &[(u64, &str)] = &[
         1065208,
         "no replica could be made where nobody had what the tasks of a cancelled job were given",
     ),
+    (
+        1103488,
+        "a claim to a log took entries that its own disk had not taken, and was made again",
+    ),
 ];
 
 pub fn that_have_shown_something() {
