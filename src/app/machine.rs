@@ -134,7 +134,18 @@ struct Memory {
 }
 
 fn read_meminfo() -> Option<Memory> {
-    parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)
+    let read = fs::read_to_string("/proc/meminfo").ok();
+    read.as_deref().map_or_else(ask_kernel, parse_meminfo)
+}
+
+/// The memory of this machine by sysinfo(2), which does not count what caches would give back.
+fn ask_kernel() -> Option<Memory> {
+    let known = rustix::system::sysinfo();
+    let bytes = |units: u64| units.saturating_mul(u64::from(known.mem_unit));
+    Some(Memory {
+        total_bytes: bytes(known.totalram),
+        available_bytes: bytes(known.freeram + known.bufferram),
+    })
 }
 
 /// The control group (version 2) of this process and those above it, innermost first. Each can

@@ -9,7 +9,11 @@ mod whole;
 pub use install::try_program;
 use install::{Installation, architecture};
 use nodectl_pool::Pools;
-use nodectl_ports::{Audit, BlobFetcher, Blobs, NodeHandle, OwnProgram, PoolService, wall_ms};
+use nodectl_ports::{
+    Audit, BlobFetcher, Blobs, NodeHandle, OwnProgram, PoolService,
+    bare::{own_path, own_program},
+    wall_ms,
+};
 use nodectl_types::{Answer, BlobHash, NodeId, ProgramHere, Query, QueryError, Replacement};
 use nodectl_wire::api::{AuditLine, AuditName};
 use std::{
@@ -19,9 +23,6 @@ use std::{
 };
 use tokio::runtime::Handle;
 pub use whole::damage;
-
-/// This very program, also when its file was replaced or removed since.
-const RUNNING: &str = "/proc/self/exe";
 
 /// Why a node has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ impl NodeProgram {
         Arc::new(Self {
             means,
             runtime: Handle::current(),
-            path: std::env::current_exe().unwrap_or_default(),
+            path: own_path().unwrap_or_default(),
             known: Mutex::default(),
         })
     }
@@ -89,7 +90,7 @@ impl NodeProgram {
         if known.hash.is_none() && !std::mem::replace(&mut known.is_hashing, true) {
             let this = self.clone();
             self.runtime.spawn_blocking(move || {
-                let hash = File::open(RUNNING).and_then(install::hash);
+                let hash = File::open(own_program()).and_then(install::hash);
                 let mut known = this.known();
                 known.is_hashing = false;
                 match hash {

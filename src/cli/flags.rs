@@ -4,9 +4,11 @@ use super::{
     args::{Cli, Command},
     exit::CliError,
     place::{self, absolute},
+    secret::STDIN,
 };
 use figment::value::Value;
 use nodectl_app::settings::{Flags, Origin, Settings};
+use std::path::Path;
 
 /// The effective settings of this command.
 pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
@@ -34,25 +36,30 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
             )
             .set(
                 "cluster.secret_file",
-                join.secret_file.as_deref().map(absolute).transpose()?,
+                join.secret_file.as_deref().map(secret_file).transpose()?,
             );
         for (key, value) in &join.labels {
             flags = flags.set(&format!("node.labels.{key}"), Some(value.clone()));
         }
     }
-    let (secret_file, weak_secret) = match &cli.command {
+    let (file, weak_secret) = match &cli.command {
         Some(Command::Join(join)) => (None, join.weak_secret),
         Some(Command::Up(up)) => (up.secret_file.as_deref(), up.weak_secret),
         _ => (None, false),
     };
     flags = flags.set("cluster.weak_secret", weak_secret.then_some(true));
-    if secret_file.is_some() {
-        flags = flags.set(
-            "cluster.secret_file",
-            secret_file.map(absolute).transpose()?,
-        );
+    if let Some(file) = file {
+        flags = flags.set("cluster.secret_file", Some(secret_file(file)?));
     }
     place::settings(flags, named)
+}
+
+/// Where a secret is read from.
+fn secret_file(path: &Path) -> Result<String, CliError> {
+    match path == Path::new(STDIN) {
+        true => Ok(STDIN.into()),
+        false => absolute(path),
+    }
 }
 
 /// Words with commas between them.

@@ -12,7 +12,7 @@ use nodectl_app as app;
 use nodectl_app::NodeEnd;
 use nodectl_app::settings::Settings;
 use nodectl_http::{Client, ClientError, socket_path};
-use nodectl_ports::say::tell;
+use nodectl_ports::{bare::own_program, say::tell};
 use nodectl_types::{text, units::format_bytes};
 use nodectl_wire::api::{Finding, GpuKindName, Node, NodeSelf, Severity};
 use std::{
@@ -427,10 +427,10 @@ pub(super) fn in_background(
         doing: "starting the node in the background".into(),
         source,
     };
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(own_program());
     command.arg0("nodectl").args(args);
     command
-        .args(["--secret-file", "/dev/stdin"])
+        .args(["--secret-file", "-"])
         .env_remove(app::settings::SECRET_VARIABLE);
     command
         .stdin(Stdio::piped())

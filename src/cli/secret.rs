@@ -10,14 +10,19 @@ use std::{
     ffi::OsString,
     fs,
     io::{self, IsTerminal, Read, Write},
-    os::unix::{
-        ffi::OsStringExt,
-        fs::{OpenOptionsExt, PermissionsExt},
+    os::{
+        fd::AsFd,
+        unix::{
+            ffi::OsStringExt,
+            fs::{OpenOptionsExt, PermissionsExt},
+        },
     },
     path::{Path, PathBuf},
 };
 use zeroize::Zeroizing;
 
+/// The file of a secret that comes through standard input.
+pub const STDIN: &str = "-";
 /// Where a process's open files are.
 pub const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 /// More is no secret but a mistake in the file's name.
@@ -157,7 +162,10 @@ fn known(
     } else if let Some(path) = &settings.cluster.secret_file {
         // A node in the background, or one that comes back, gets it through a pipe: no file that
         // could be named to anyone.
-        let piped = path == Path::new("/dev/stdin") || path.starts_with(OWN_DESCRIPTORS);
+        let piped = [STDIN, "/dev/stdin"]
+            .map(Path::new)
+            .contains(&path.as_path())
+            || path.starts_with(OWN_DESCRIPTORS);
         checked(
             settings,
             read(path)?,
@@ -334,7 +342,11 @@ pub fn is_credential(path: &Path) -> bool {
 
 fn read(path: &Path) -> Result<Zeroizing<String>, CliError> {
     let failed = |source| CliError::file("reading the secret in", path, source);
-    let file = fs::File::open(path).map_err(failed)?;
+    let file = match path == Path::new(STDIN) {
+        true => io::stdin().as_fd().try_clone_to_owned().map(fs::File::from),
+        false => fs::File::open(path),
+    };
+    let file = file.map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     let is_open = metadata.is_file() && metadata.permissions().mode() & 0o077 != 0;
     if is_open && !is_credential(path) {

@@ -344,7 +344,7 @@ fn start_script(
     let args = node.join_args(facts);
     let args = join(args.iter().map(String::as_str));
     lines.push(format!(
-        "exec \"$b\" --data-dir \"$n\" {args}{gpus} --detach --secret-file /dev/stdin"
+        "exec \"$b\" --data-dir \"$n\" {args}{gpus} --detach --secret-file -"
     ));
     lines.join("\n")
 }
@@ -413,7 +413,7 @@ mod tests {
             "export NODECTL_CLUSTER__NAME=lab",
             "p='/opt/my venv'",
             "gpus=0,1",
-            "/dev/stdin",
+            "--secret-file -",
             "count=7 ",
         ] {
             assert!(script.contains(part), "{part} in {script}");

@@ -4,7 +4,7 @@
 //! it from memory wherever drivers are wanted. That one has the commands `supervise`, `gpu-probe`
 //! and those of the workers.
 
-use super::getent::is_static;
+use super::{bare::own_program, getent::is_static};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use std::{
@@ -20,8 +20,6 @@ use std::{
     sync::OnceLock,
 };
 
-/// This very program, also when its file was replaced or removed since.
-const OWN: &str = "/proc/self/exe";
 /// What opens drivers for a program, as programs ask for it.
 const VULKAN_LOADER: &str = "libvulkan.so.1";
 /// Where the system's C library keeps an index of all libraries.
@@ -49,7 +47,7 @@ pub fn bring(packed: &'static [u8]) {
 /// may take a tenth of a second.
 pub fn program() -> Result<OsString, String> {
     if !is_static() {
-        return Ok(OWN.into());
+        return Ok(own_program());
     }
     let unpacked = UNPACKED.get_or_init(|| {
         let packed = PACKED.get();
@@ -83,7 +81,7 @@ pub fn go_on_as(is_its: impl Fn(&str) -> bool) {
 
 /// As `program`, or this program itself where that comes to nothing.
 pub fn program_or_own() -> OsString {
-    program().unwrap_or_else(|_| OWN.into())
+    program().unwrap_or_else(|_| own_program())
 }
 
 /// Why the carried program, which wants this interpreter, could load no driver on the machine whose

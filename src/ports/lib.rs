@@ -10,6 +10,7 @@
 //! | `lib` | the traits and the events |
 //! | `accounts` | users and groups of the system |
 //! | `atomic` | files that are either the old or the new ones, whenever the power goes |
+//! | `bare` | what processes are started with, also without `/proc` and `/dev` |
 //! | `carried` | the program that loads drivers, where this one is linked statically |
 //! | `drivers` | a GPU's driver of which the Vulkan loader is told by this program |
 //! | `files` | what files are done to in the same way everywhere |
@@ -23,6 +24,7 @@
 
 pub mod accounts;
 pub mod atomic;
+pub mod bare;
 pub mod carried;
 pub mod drivers;
 pub mod files;

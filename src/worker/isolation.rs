@@ -6,7 +6,7 @@ use super::{
     protocol::Confinement,
     supervisor,
 };
-use nodectl_ports::drivers::DRIVERS;
+use nodectl_ports::{bare::own_path, drivers::DRIVERS};
 use nodectl_types::{Builtin, Isolation, StartTask, WorkSpec, WorkerSpec, servers};
 use std::{
     ffi::OsStr,
@@ -63,7 +63,7 @@ impl Confiner {
             && policy
                 .hides_node
                 .unwrap_or_else(|| why_not(data_dir, policy).is_none());
-        let program = std::env::current_exe().ok();
+        let program = own_path().ok();
         let home = home
             .map(PathBuf::from)
             .filter(|home| home.starts_with(data_dir));

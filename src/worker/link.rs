@@ -7,6 +7,7 @@ use super::{
     protocol::{Inbox, Launch, LaunchId, Order, ProcessEnd, Report, Usage, encode},
     supervisor,
 };
+use nodectl_ports::bare::nothing;
 use std::{
     collections::HashMap,
     ffi::OsString,
@@ -244,7 +245,7 @@ impl LinkShared {
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
+            .stdout(nothing()?)
             .process_group(0)
             .spawn()?;
         let mut state = self.lock();

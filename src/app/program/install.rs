@@ -1,7 +1,7 @@
 //! One program in the place of another: whether it is one, for this machine, and runs here; the old
 //! one kept; the new one there at once and as a whole, or not at all. Blocks on the disk.
 
-use nodectl_ports::{Blobs, files::remove_if_there};
+use nodectl_ports::{Blobs, bare::own_program, files::remove_if_there};
 use nodectl_types::BlobHash;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -115,7 +115,7 @@ fn check_kind(file: &mut File) -> Result<(), String> {
     if theirs[..4] != *b"\x7fELF" {
         return Err("it is no program (it does not begin as ELF files do)".into());
     }
-    let ours = File::open(super::RUNNING).and_then(|mut own| header(&mut own));
+    let ours = File::open(own_program()).and_then(|mut own| header(&mut own));
     let ours = ours.map_err(|error| format!("this node's program cannot be read: {error}"))?;
     // Word size, byte order; machine (elf(5)).
     let kind = |header: [u8; HEADER_BYTES]| (header[4], header[5], header[18], header[19]);
@@ -240,7 +240,7 @@ mod tests {
         };
         assert!(refused(b"#!/bin/sh\necho nodectl 9.9.9\n").contains("no program"));
         assert!(refused(b"").contains("no program"));
-        let mut foreign = fs::read(super::super::RUNNING).unwrap();
+        let mut foreign = fs::read(own_program()).unwrap();
         foreign.truncate(64);
         check_kind(&mut {
             fs::write(&path, &foreign).unwrap();

@@ -227,7 +227,7 @@ pub struct JoinArgs {
     /// The cluster's secret; wiped from the visible argument list at once
     #[arg(long, conflicts_with = "secret_file")]
     pub secret: Option<String>,
-    /// A file with the secret [also: NODECTL_SECRET in the environment]
+    /// A file with the secret; - is standard input [also: NODECTL_SECRET in the environment]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// Runs the node as root, and with it all that members run here [also: node.allow_root]

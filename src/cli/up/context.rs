@@ -15,7 +15,7 @@ use nodectl_launch::{
     process::Invocation,
     state::{Launches, StartedLaunch, StartedProcess, What},
 };
-use nodectl_ports::wall_ms;
+use nodectl_ports::{bare::own_path, wall_ms};
 use rand::{TryRng, rngs::SysRng};
 use std::{path::PathBuf, time::Duration};
 use zeroize::Zeroizing;
@@ -121,7 +121,7 @@ impl LaunchContext {
 
 /// This program's file, as others can be handed it.
 pub fn own_binary() -> Result<PathBuf, CliError> {
-    std::env::current_exe().map_err(|source| CliError::File {
+    own_path().map_err(|source| CliError::File {
         doing: "looking for this program's file".into(),
         source,
     })
@@ -140,7 +140,7 @@ async fn start_node(
         "--allow-root",
         "--detach",
         "--secret-file",
-        "/dev/stdin",
+        "-",
     ];
     args.extend(settings.cluster.weak_secret.then_some("--weak-secret"));
     let call = Invocation::new(&binary.display().to_string(), args, START).input(secret);

@@ -1,6 +1,7 @@
 //! What runs in a worker's process: the shim in an interpreter, or the supervisor's program.
 
 use crate::{directory::PYTHON_DIRECTORY, error::WorkerError};
+use nodectl_ports::bare::own_program;
 use nodectl_types::{BuiltinWorker, PythonWorker, WorkerSpec};
 use std::{
     ffi::OsStr,
@@ -10,9 +11,6 @@ use std::{
 };
 
 const SHIM: &str = include_str!("shim.py");
-
-/// Started by a supervisor, what that is itself.
-const OF_SUPERVISOR: &str = "/proc/self/exe";
 
 pub struct Programs {
     shim: PathBuf,
@@ -60,7 +58,11 @@ impl Programs {
                 hint: "hint: nothing of a log runs",
             },
             WorkerSpec::Builtin(BuiltinWorker { part, .. }) => WorkerProgram {
-                command: vec![OF_SUPERVISOR.into(), part.subcommand().into()],
+                // Started by a supervisor, what that is itself.
+                command: vec![
+                    own_program().to_string_lossy().into_owned(),
+                    part.subcommand().into(),
+                ],
                 name: format!("`nodectl {}`", part.subcommand()),
                 hint: "hint: a driver that crashes says why in the task's stderr; `nodectl doctor` on that node looks for more",
             },

@@ -267,7 +267,7 @@ unsafe fn become_task(plan: &SpawnPlan) -> SpawnStep {
             return SpawnStep::Directory;
         }
         let append = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND;
-        if !open_as(c"/dev/null".as_ptr(), libc::O_RDONLY, 0)
+        if !(open_as(c"/dev/null".as_ptr(), libc::O_RDONLY, 0) || nothing_as(0))
             || !open_as(plan.stdout.as_ptr(), append, 1)
             || !open_as(plan.stderr.as_ptr(), append, 2)
         {
@@ -402,8 +402,23 @@ unsafe fn write_to(path: *const libc::c_char, bytes: &[u8]) -> bool {
 
 unsafe fn open_as(path: *const libc::c_char, flags: libc::c_int, fd: libc::c_int) -> bool {
     // SAFETY: `path` is a valid C string.
+    unsafe { put_as(libc::open(path, flags | libc::O_CLOEXEC, 0o600), fd) }
+}
+
+/// A stream that says nothing, where there is no `/dev/null`.
+unsafe fn nothing_as(fd: libc::c_int) -> bool {
+    // SAFETY: the name is a valid C string.
     unsafe {
-        let opened = libc::open(path, flags | libc::O_CLOEXEC, 0o600);
+        put_as(
+            libc::memfd_create(c"nothing".as_ptr(), libc::MFD_CLOEXEC),
+            fd,
+        )
+    }
+}
+
+unsafe fn put_as(opened: libc::c_int, fd: libc::c_int) -> bool {
+    // SAFETY: system calls that take numbers alone.
+    unsafe {
         opened >= 0 && libc::dup2(opened, fd) == fd && (opened == fd || libc::close(opened) == 0)
     }
 }
