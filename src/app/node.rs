@@ -32,7 +32,7 @@ use nodectl_store as store;
 use nodectl_store::{AuditLog, Store};
 use nodectl_types::{KeptSecret, NodeId, Roster};
 use nodectl_worker as worker;
-use nodectl_worker::Workers;
+use nodectl_worker::{KeptShelf, Workers};
 use rand::{TryRng, rngs::SysRng};
 use rustix::process::DumpableBehavior;
 use std::{
@@ -372,8 +372,7 @@ impl Foundation {
             fetcher,
             kept,
         } = links;
-        let (blobs, for_a_while) = (self.store.blobs(), self.store.kept());
-        let kept = worker::KeptShelf::new(blobs, for_a_while, kept, handle.clone());
+        let kept = KeptShelf::new(self.store.blobs(), self.store.kept(), kept, handle.clone());
         self.trainings
             .open(&data_dir, network.clone(), settings.jobs.keep.0)
             .context("listening for workers that train")?;
@@ -392,6 +391,7 @@ impl Foundation {
             disk: disk.clone(),
             gpus: gpus.clone(),
             vault: vault.clone(),
+            checkpoints: self.trainings.clone(),
         };
         let config = worker::RunnerConfig {
             environments_bytes: settings.jobs.environments.0,

@@ -13,7 +13,7 @@ use nodectl_ports::{
     Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, KeptBlobs, LaunchBook,
     NetReport, Network, NodeHandle, PoolService, Trainings, Vault, Written,
 };
-use nodectl_types::*;
+use nodectl_types::{query::CheckpointOwner, *};
 use nodectl_wire::api::{AuditLine, LaunchKind, LaunchLook, LaunchView};
 use std::{
     collections::BTreeMap,
@@ -372,7 +372,7 @@ impl Trainings for NoTrainings {
     fn look(&self, _: JobId) -> query::TrainingHere {
         query::TrainingHere::default()
     }
-    fn copy(&self, _: JobId, _: u64, _: NodeId, _: u32) {}
+    fn copy(&self, _: CheckpointOwner, _: u64, _: NodeId, _: u32) {}
     fn newest(&self, _: JobId) -> BoxFuture<'static, Option<PathBuf>> {
         Box::pin(async { None })
     }

@@ -8,7 +8,7 @@ use nodectl_types::{
     gang::{MpiWorld, PmiServer},
     history::LoadSpan,
     membership::MemberRecords,
-    query::{Cursor, LogPlace, Progress},
+    query::{CheckpointOwner, Cursor, LogPlace, Progress},
     roster::SecretText,
 };
 use std::{net::SocketAddr, sync::Arc};
@@ -171,7 +171,7 @@ pub enum Effect {
     },
     /// Bring a copy of a checkpoint here, and keep so many of the newest.
     CopyCheckpoint {
-        job: JobId,
+        of: CheckpointOwner,
         step: u64,
         from: NodeId,
         keep: u32,

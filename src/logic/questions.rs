@@ -278,13 +278,13 @@ impl State {
                 Ok(Answer::Events(self.core.chronicle.since(since)))
             }
             NodeQuery::CopyCheckpoint {
-                job,
+                of,
                 step,
                 from,
                 keep,
             } => {
                 self.core.effects.push(Effect::CopyCheckpoint {
-                    job,
+                    of,
                     step,
                     from,
                     keep,

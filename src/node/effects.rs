@@ -47,11 +47,11 @@ impl Node {
             Effect::Disk(effect) => self.use_disk(effect),
             Effect::Task(effect) => self.run_tasks(effect),
             Effect::CopyCheckpoint {
-                job,
+                of,
                 step,
                 from,
                 keep,
-            } => self.ports.trainings.copy(job, step, from, keep),
+            } => self.ports.trainings.copy(of, step, from, keep),
             Effect::ForgetJob { job } => {
                 self.ports.runner.forget(job);
                 self.ports.journals.forget(job);

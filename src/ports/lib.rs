@@ -47,7 +47,7 @@ use nodectl_types::{
     gang::{MpiWorld, PmiServer},
     history::{LoadPage, LoadSpan},
     membership::MemberRecords,
-    query::{LogPlace, TrainingHere},
+    query::{CheckpointOwner, LogPlace, TrainingHere},
     roster::SecretText,
 };
 use nodectl_wire::api::{AuditLine, LaunchView};
@@ -55,7 +55,7 @@ use std::{
     fs::File,
     io::{self, Read},
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -569,11 +569,24 @@ pub trait Trainings: Send + Sync {
     /// Waits for nothing.
     fn look(&self, job: JobId) -> TrainingHere;
     /// Brings a copy of another node's checkpoint here in a while, and keeps so many of the newest.
-    fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32);
-    /// The file of a job's newest checkpoint on any node, brought here. None if there is none.
+    fn copy(&self, of: CheckpointOwner, step: u64, from: NodeId, keep: u32);
+    /// The file of a training job's newest checkpoint on any node, brought here. None if there is
+    /// none.
     fn newest(&self, job: JobId) -> BoxFuture<'static, Option<PathBuf>>;
     /// Removes what is on disk of a job.
     fn forget(&self, job: JobId);
+}
+
+/// Checkpoints that tasks make of themselves, as one file each.
+pub trait TaskCheckpoints: Send + Sync {
+    /// A name for a file that is being written.
+    fn part(&self, job: JobId) -> io::Result<PathBuf>;
+    /// Gives a file its name, and removes the oldest beyond those that stay. Blocks.
+    fn keep(&self, of: CheckpointOwner, step: u64, part: &Path) -> io::Result<()>;
+    /// Has another member copy it, and waits until that has, as long as a copy takes at most.
+    fn copied(&self, of: CheckpointOwner, step: u64) -> BoxFuture<'static, ()>;
+    /// The newest on any node, brought here. None if there is none.
+    fn newest(&self, of: CheckpointOwner) -> BoxFuture<'static, Option<PathBuf>>;
 }
 
 /// Runs tasks as processes. Nothing it starts outlives the node, however the node ends.

@@ -8,7 +8,7 @@ use super::{
     frames::{invalid, receive},
     jobs::TrainingJobs,
 };
-use nodectl_types::JobId;
+use nodectl_types::{JobId, query::CheckpointOwner};
 use nodectl_wire::{
     api::params::{Alone, Found},
     frames::{self, FromAlone, ToAlone},
@@ -25,8 +25,9 @@ pub fn serve(jobs: &TrainingJobs, stream: &UnixStream, payload: &[u8]) -> io::Re
         .map_err(|error| invalid(format!("job `{job}`: {error}")))?;
     let runtime = jobs.runtime()?;
     let checkpoints = &jobs.checkpoints;
+    let of = CheckpointOwner::training(job);
     let say = |text: String| frames::write(stream, ToAlone::Status, 0, text.as_bytes()).is_ok();
-    let newest = runtime.block_on(checkpoints.newest(job, false, say));
+    let newest = runtime.block_on(checkpoints.newest(of, false, say));
     let part = PartialFile(checkpoints.part(job)?);
     let found = serde_json::to_vec(&Found {
         newest,
@@ -40,9 +41,9 @@ pub fn serve(jobs: &TrainingJobs, stream: &UnixStream, payload: &[u8]) -> io::Re
         let step = header.id;
         match header.kind {
             FromAlone::Keep => {
-                let kept = keep_one(jobs, job, step, &part, keep);
+                let kept = keep_one(jobs, of, step, &part, keep);
                 if kept.is_ok() {
-                    second = runtime.block_on(checkpoints.publish(job, step, keep));
+                    second = runtime.block_on(checkpoints.publish(of, step, keep));
                 }
                 let why = kept
                     .err()
@@ -51,7 +52,7 @@ pub fn serve(jobs: &TrainingJobs, stream: &UnixStream, payload: &[u8]) -> io::Re
                 frames::write(stream, ToAlone::Kept, step, why.as_bytes())?;
             }
             FromAlone::Wait => {
-                let copied = runtime.block_on(checkpoints.wait_for_copy(job, step, keep, second));
+                let copied = runtime.block_on(checkpoints.wait_for_copy(of, step, keep, second));
                 frames::write(
                     stream,
                     ToAlone::Kept,
@@ -66,7 +67,7 @@ pub fn serve(jobs: &TrainingJobs, stream: &UnixStream, payload: &[u8]) -> io::Re
 
 fn keep_one(
     jobs: &TrainingJobs,
-    job: JobId,
+    of: CheckpointOwner,
     step: u64,
     part: &PartialFile,
     keep: u32,
@@ -78,5 +79,5 @@ fn keep_one(
         )));
     }
     File::open(&part.0)?.sync_all()?;
-    jobs.checkpoints.keep(job, step, &part.0, keep).map(drop)
+    jobs.checkpoints.keep(of, step, &part.0, keep).map(drop)
 }

@@ -1,6 +1,7 @@
-//! Checkpoints of training jobs on this node's disk, `checkpoints/<job>/step-<step>.safetensors`,
-//! and on others': where they are, copies of them, the newest of all. A file has its name when it
-//! is whole and durable.
+//! Checkpoints on this node's disk, and on others': where they are, copies of them, the newest of
+//! all. Those of training jobs are `checkpoints/<job>/step-<step>.safetensors`, those that tasks of
+//! commands make `checkpoints/<job>/task-<task>-step-<step>.tar`. A file has its name when it is
+//! whole and durable.
 //!
 //! The node's loop asks what is here, and never waits for the disk: the answer is what was found
 //! when the directory was last read, and who changes it reads it again.
@@ -12,7 +13,8 @@ use nodectl_ports::{
     files::{if_there, remove_if_there},
 };
 use nodectl_types::{
-    Answer, JobId, JobQuery, NodeId, NodeQuery, Query, StreamToken, query::CheckpointFile,
+    Answer, JobId, JobQuery, NodeId, NodeQuery, Query, StreamToken, TaskIndex,
+    query::{CheckpointFile, CheckpointOwner},
 };
 use std::{
     collections::BTreeMap,
@@ -46,6 +48,8 @@ const STALLED: Duration = Duration::from_secs(20);
 const PIECE_BYTES: usize = 256 << 10;
 /// In place of a length: there is no such checkpoint.
 const MISSING: u64 = u64::MAX;
+/// In place of a task's number: a training job's.
+const NO_TASK: u32 = u32::MAX;
 
 pub struct CheckpointStore {
     directory: PathBuf,
@@ -118,14 +122,10 @@ impl CheckpointStore {
         let mut files: Vec<CheckpointFile> = entries
             .filter_map(|entry| {
                 let name = entry.file_name();
-                let step = name
-                    .to_str()?
-                    .strip_prefix("step-")?
-                    .strip_suffix(".safetensors")?
-                    .parse()
-                    .ok()?;
+                let (task, step) = parts_of(name.to_str()?)?;
                 let bytes = entry.metadata().ok()?.len();
                 Some(CheckpointFile {
+                    task,
                     step,
                     bytes,
                     path: entry.path().display().to_string(),
@@ -141,8 +141,18 @@ impl CheckpointStore {
         self.directory.join(job.to_string())
     }
 
-    fn path(&self, job: JobId, step: u64) -> PathBuf {
-        self.of(job).join(format!("step-{step:09}.safetensors"))
+    /// What is on the disk of one owner, oldest first.
+    fn read_of(&self, of: CheckpointOwner) -> Vec<CheckpointFile> {
+        let mut files = self.read(of.job);
+        files.retain(|file| file.task == of.task);
+        files
+    }
+
+    fn path(&self, of: CheckpointOwner, step: u64) -> PathBuf {
+        self.of(of.job).join(match of.task {
+            Some(task) => format!("task-{task}-step-{step:09}.tar"),
+            None => format!("step-{step:09}.safetensors"),
+        })
     }
 
     /// A name for a file that is being written.
@@ -159,10 +169,11 @@ impl CheckpointStore {
         )))
     }
 
-    /// Makes a file, a checkpoint of this step, one of the job's, unless there is a newer one. It
-    /// is linked where that can be, and stays where it is.
+    /// Makes a file, a checkpoint of this step, one of the training job's, unless there is a newer
+    /// one. It is linked where that can be, and stays where it is.
     pub fn adopt(&self, job: JobId, step: u64, file: &Path) -> io::Result<()> {
-        if self.read(job).iter().any(|known| known.step >= step) {
+        let of = CheckpointOwner::training(job);
+        if self.read_of(of).iter().any(|known| known.step >= step) {
             return Ok(());
         }
         let part = PartialFile(self.part(job)?);
@@ -170,21 +181,27 @@ impl CheckpointStore {
             fs::copy(file, &part.0)?;
         }
         File::open(&part.0)?.sync_all()?;
-        self.keep(job, step, &part.0, u32::MAX).map(drop)
+        self.keep(of, step, &part.0, u32::MAX).map(drop)
     }
 
     /// Gives a file that is whole and durable its name, and removes the oldest beyond those that
     /// stay.
-    pub fn keep(&self, job: JobId, step: u64, part: &Path, keep: u32) -> io::Result<PathBuf> {
-        let path = self.path(job, step);
+    pub fn keep(
+        &self,
+        of: CheckpointOwner,
+        step: u64,
+        part: &Path,
+        keep: u32,
+    ) -> io::Result<PathBuf> {
+        let path = self.path(of, step);
         fs::rename(part, &path)?;
-        File::open(self.of(job))?.sync_all()?;
-        let all = self.read(job);
+        File::open(self.of(of.job))?.sync_all()?;
+        let all = self.read_of(of);
         for old in all.iter().take(all.len().saturating_sub(keep as usize)) {
             // Another that came at the same time may have done so.
             remove_if_there(Path::new(&old.path))?;
         }
-        self.read(job);
+        self.read(of.job);
         Ok(path)
     }
 
@@ -199,8 +216,12 @@ impl CheckpointStore {
         }
     }
 
-    /// Tells the job's coordinator of a checkpoint here.
-    pub async fn tell(&self, job: JobId, step: u64) {
+    /// Tells a training job's coordinator of a checkpoint here. Those of tasks are looked for on
+    /// every node.
+    pub async fn tell(&self, of: CheckpointOwner, step: u64) {
+        let CheckpointOwner { job, task: None } = of else {
+            return;
+        };
         if let Err(error) = self
             .node
             .ask(Query::Job(
@@ -219,10 +240,10 @@ impl CheckpointStore {
     }
 
     /// Tells of a checkpoint, and has another member copy it. Returns which, if there is one.
-    pub async fn publish(&self, job: JobId, step: u64, keep: u32) -> Option<NodeId> {
-        self.tell(job, step).await;
-        let second = self.second(job).await?;
-        self.have_copied(second, job, step, keep).await;
+    pub async fn publish(&self, of: CheckpointOwner, step: u64, keep: u32) -> Option<NodeId> {
+        self.tell(of, step).await;
+        let second = self.second(of.job).await?;
+        self.have_copied(second, of, step, keep).await;
         Some(second)
     }
 
@@ -230,12 +251,13 @@ impl CheckpointStore {
     /// several the next is asked where one has died. Otherwise says why there is none.
     pub async fn wait_for_copy(
         &self,
-        job: JobId,
+        of: CheckpointOwner,
         step: u64,
         keep: u32,
         mut asked: Option<NodeId>,
     ) -> Result<(), String> {
-        let bytes = fs::metadata(self.path(job, step)).map_or(0, |metadata| metadata.len());
+        let job = of.job;
+        let bytes = fs::metadata(self.path(of, step)).map_or(0, |metadata| metadata.len());
         let patience = PATIENCE + Duration::from_secs(bytes / SLOWEST_COPY);
         let begun = Instant::now();
         loop {
@@ -243,14 +265,14 @@ impl CheckpointStore {
                 return Ok(());
             };
             if asked != Some(second) {
-                self.have_copied(second, job, step, keep).await;
+                self.have_copied(second, of, step, keep).await;
                 asked = Some(second);
             }
             if let Ok(Answer::Training(there)) = self
                 .node
                 .ask(Query::Node(second, NodeQuery::Training { job }))
                 .await
-                && there.checkpoints.iter().any(|file| file.step >= step)
+                && newest_of(&there.checkpoints, of).is_some_and(|newest| newest >= step)
             {
                 return Ok(());
             }
@@ -276,11 +298,11 @@ impl CheckpointStore {
         self.others().await.into_iter().min_by_key(rank)
     }
 
-    async fn have_copied(&self, second: NodeId, job: JobId, step: u64, keep: u32) {
+    async fn have_copied(&self, second: NodeId, of: CheckpointOwner, step: u64, keep: u32) {
         let copy = Query::Node(
             second,
             NodeQuery::CopyCheckpoint {
-                job,
+                of,
                 step,
                 from: self.me,
                 keep,
@@ -288,35 +310,40 @@ impl CheckpointStore {
         );
         if let Err(error) = self.node.ask(copy).await {
             tracing::warn!(
-                "the checkpoint of step {step} of job {job} is on this node only: {error}"
+                "the checkpoint of step {step} of job {} is on this node only: {error}",
+                of.job
             );
         }
     }
 
     /// Brings a checkpoint here, as a second copy.
-    pub async fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
-        match self.fetch(job, step, from, keep).await {
-            Ok(_) => self.tell(job, step).await,
+    pub async fn copy(&self, of: CheckpointOwner, step: u64, from: NodeId, keep: u32) {
+        match self.fetch(of, step, from, keep).await {
+            Ok(_) => self.tell(of, step).await,
             Err(error) => {
-                tracing::warn!("no copy of the checkpoint of step {step} of job {job}: {error}")
+                tracing::warn!(
+                    "no copy of the checkpoint of step {step} of job {}: {error}",
+                    of.job
+                )
             }
         }
     }
 
-    /// The newest checkpoint of a job on any node, brought here; None only if there never was one,
-    /// and never if there `is_one` for certain. `say` gets what is waited for, and says whether
-    /// anybody still does.
+    /// The newest checkpoint of an owner on any node, brought here; None only if there never was
+    /// one that is known of, and never if there `is_one` for certain. `say` gets what is waited
+    /// for, and says whether anybody still does.
     pub async fn newest(
         &self,
-        job: JobId,
+        of: CheckpointOwner,
         is_one: bool,
         say: impl Fn(String) -> bool,
     ) -> Option<PathBuf> {
+        let job = of.job;
         let begun = Instant::now();
         loop {
-            let (known, nodes) = self.known(job).await;
+            let (known, nodes) = self.known(of).await;
             let mut found: Vec<(u64, NodeId)> = self
-                .read(job)
+                .read_of(of)
                 .iter()
                 .map(|file| (file.step, self.me))
                 .collect();
@@ -328,7 +355,8 @@ impl CheckpointStore {
             .await;
             for (node, answer) in others.iter().zip(asked) {
                 if let Ok(Answer::Training(here)) = answer {
-                    found.extend(here.checkpoints.iter().map(|file| (file.step, *node)));
+                    let newest = newest_of(&here.checkpoints, of);
+                    found.extend(newest.map(|step| (step, *node)));
                 }
             }
             // Of equal ones that which is here.
@@ -342,11 +370,11 @@ impl CheckpointStore {
                     if is_late || known.is_none_or(|known| step >= known) =>
                 {
                     if node == self.me {
-                        return Some(self.path(job, step));
+                        return Some(self.path(of, step));
                     }
                     // It takes the oldest's place: who asks often does not gather them.
-                    let keep = self.list(job).len().max(2) as u32;
-                    match self.fetch(job, step, node, keep).await {
+                    let keep = self.read_of(of).len().max(2) as u32;
+                    match self.fetch(of, step, node, keep).await {
                         Ok(path) => return Some(path),
                         Err(error) => {
                             format!("fetching the checkpoint of step {step} failed: {error}")
@@ -373,8 +401,11 @@ impl CheckpointStore {
         }
     }
 
-    /// The step of the newest checkpoint that the job's members know of, and who has it.
-    async fn known(&self, job: JobId) -> (Option<u64>, Vec<NodeId>) {
+    /// The step of a training job's newest checkpoint that members know of, and who has it.
+    async fn known(&self, of: CheckpointOwner) -> (Option<u64>, Vec<NodeId>) {
+        let CheckpointOwner { job, task: None } = of else {
+            return (None, Vec::new());
+        };
         let Ok(Answer::Jobs(heads)) = self.node.ask(Query::Jobs).await else {
             return (None, Vec::new());
         };
@@ -404,12 +435,19 @@ impl CheckpointStore {
             .find(|job| token_of(*job) == *token)
     }
 
-    async fn fetch(&self, job: JobId, step: u64, from: NodeId, keep: u32) -> io::Result<PathBuf> {
+    async fn fetch(
+        &self,
+        of: CheckpointOwner,
+        step: u64,
+        from: NodeId,
+        keep: u32,
+    ) -> io::Result<PathBuf> {
         let streams = self
             .streams
             .get()
             .ok_or_else(|| io::Error::other("this node is not open yet"))?;
-        let mut stream = streams.open(from, token_of(job)).await?;
+        let mut stream = streams.open(from, token_of(of.job)).await?;
+        stream.write_u32_le(of.task.unwrap_or(NO_TASK)).await?;
         stream.write_u64_le(step).await?;
         stream.flush().await?;
         let length = in_time(stream.read_u64_le()).await?;
@@ -419,7 +457,7 @@ impl CheckpointStore {
                 format!("node {} has it no more", from.short()),
             ));
         }
-        let part = PartialFile(self.part(job)?);
+        let part = PartialFile(self.part(of.job)?);
         let mut out = tokio::fs::File::create(&part.0).await?;
         let (mut left, mut piece) = (length, vec![0; PIECE_BYTES]);
         while left > 0 {
@@ -432,14 +470,18 @@ impl CheckpointStore {
             left -= count as u64;
         }
         out.sync_all().await?;
-        file::clock_of(&part.0)?;
-        self.keep(job, step, &part.0, keep)
+        if of.task.is_none() {
+            file::clock_of(&part.0)?;
+        }
+        self.keep(of, step, &part.0, keep)
     }
 
     /// Hands a checkpoint to another node.
     pub async fn serve(&self, job: JobId, mut stream: Box<dyn PeerStream>) -> io::Result<()> {
+        let task = Some(in_time(stream.read_u32_le()).await?).filter(|task| *task != NO_TASK);
         let step = in_time(stream.read_u64_le()).await?;
-        let Ok(mut file) = tokio::fs::File::open(self.path(job, step)).await else {
+        let path = self.path(CheckpointOwner { job, task }, step);
+        let Ok(mut file) = tokio::fs::File::open(path).await else {
             stream.write_u64_le(MISSING).await?;
             return stream.flush().await;
         };
@@ -450,6 +492,22 @@ impl CheckpointStore {
         let _ = stream.read_u8().await;
         Ok(())
     }
+}
+
+/// The task and the step that a file is of, by its name.
+fn parts_of(name: &str) -> Option<(Option<TaskIndex>, u64)> {
+    if let Some(of_task) = name.strip_prefix("task-") {
+        let (task, step) = of_task.strip_suffix(".tar")?.split_once("-step-")?;
+        return Some((Some(task.parse().ok()?), step.parse().ok()?));
+    }
+    let step = name.strip_prefix("step-")?.strip_suffix(".safetensors")?;
+    Some((None, step.parse().ok()?))
+}
+
+/// The newest step of an owner among a job's checkpoints on one node.
+fn newest_of(files: &[CheckpointFile], of: CheckpointOwner) -> Option<u64> {
+    let own = files.iter().filter(|file| file.task == of.task);
+    own.map(|file| file.step).max()
 }
 
 async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {

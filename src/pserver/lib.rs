@@ -62,8 +62,14 @@ mod writer;
 
 use futures::future::BoxFuture;
 use jobs::TrainingJobs;
-use nodectl_ports::{NodeHandle, PeerStream, Streams, Trainings, files::remove_if_there, sockets};
-use nodectl_types::{JobId, NodeId, StreamToken, query::TrainingHere, servers::SOCKET};
+use nodectl_ports::{
+    NodeHandle, PeerStream, Streams, TaskCheckpoints, Trainings, files::remove_if_there, sockets,
+};
+use nodectl_types::{
+    JobId, NodeId, StreamToken,
+    query::{CheckpointOwner, TrainingHere},
+    servers::SOCKET,
+};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -203,10 +209,10 @@ impl Trainings for ParameterServers {
         }
     }
 
-    fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
+    fn copy(&self, of: CheckpointOwner, step: u64, from: NodeId, keep: u32) {
         let checkpoints = self.jobs.checkpoints.clone();
         if let Some((_, runtime)) = self.jobs.network.get() {
-            runtime.spawn(async move { checkpoints.copy(job, step, from, keep).await });
+            runtime.spawn(async move { checkpoints.copy(of, step, from, keep).await });
         }
     }
 
@@ -217,7 +223,9 @@ impl Trainings for ParameterServers {
                 tracing::info!("{text}");
                 true
             };
-            checkpoints.newest(job, false, say).await
+            checkpoints
+                .newest(CheckpointOwner::training(job), false, say)
+                .await
         })
     }
 
@@ -227,6 +235,42 @@ impl Trainings for ParameterServers {
         if let Some((_, runtime)) = self.jobs.network.get() {
             runtime.spawn_blocking(move || checkpoints.remove(job));
         }
+    }
+}
+
+/// So many checkpoints of a task stay.
+const KEPT_OF_TASK: u32 = 2;
+
+impl TaskCheckpoints for ParameterServers {
+    fn part(&self, job: JobId) -> io::Result<PathBuf> {
+        self.jobs.checkpoints.part(job)
+    }
+
+    fn keep(&self, of: CheckpointOwner, step: u64, part: &Path) -> io::Result<()> {
+        let checkpoints = &self.jobs.checkpoints;
+        checkpoints.keep(of, step, part, KEPT_OF_TASK).map(drop)
+    }
+
+    fn copied(&self, of: CheckpointOwner, step: u64) -> BoxFuture<'static, ()> {
+        let checkpoints = self.jobs.checkpoints.clone();
+        Box::pin(async move {
+            let second = checkpoints.publish(of, step, KEPT_OF_TASK).await;
+            let copied = checkpoints.wait_for_copy(of, step, KEPT_OF_TASK, second);
+            if let Err(why) = copied.await {
+                tracing::warn!("{why}");
+            }
+        })
+    }
+
+    fn newest(&self, of: CheckpointOwner) -> BoxFuture<'static, Option<PathBuf>> {
+        let checkpoints = self.jobs.checkpoints.clone();
+        Box::pin(async move {
+            let say = |text: String| {
+                tracing::info!("{text}");
+                true
+            };
+            checkpoints.newest(of, false, say).await
+        })
     }
 }
 

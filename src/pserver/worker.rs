@@ -11,7 +11,7 @@ use super::{
     registration, values, watch,
 };
 use nodectl_pserver_logic::{ArenaLayout, Notice, Part, Share};
-use nodectl_types::{servers::message::Worker, units::format_bytes};
+use nodectl_types::{query::CheckpointOwner, servers::message::Worker, units::format_bytes};
 use nodectl_wire::{
     api::params::{MAX_REGISTER_BYTES, Register, Registered},
     frames::{self, FromTrainer, Header, ToTrainer},
@@ -244,7 +244,7 @@ fn adopt(jobs: &TrainingJobs, register: &Register, step: u64, path: &Path) -> io
         return Ok(());
     };
     jobs.checkpoints.adopt(job, step, path)?;
-    runtime.block_on(jobs.checkpoints.tell(job, step));
+    runtime.block_on(jobs.checkpoints.tell(CheckpointOwner::training(job), step));
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use super::{
 use nodectl_pserver_logic::KeptCheckpoint;
 use nodectl_types::{
     JobId,
+    query::CheckpointOwner,
     servers::message::{Block, Clock},
 };
 use std::{
@@ -103,9 +104,10 @@ async fn publish(
     step: Clock,
     is_last: bool,
 ) -> Result<(), String> {
-    let second = checkpoints.publish(*job, step, *keep).await;
+    let of = CheckpointOwner::training(*job);
+    let second = checkpoints.publish(of, step, *keep).await;
     if is_last {
-        checkpoints.wait_for_copy(*job, step, *keep, second).await
+        checkpoints.wait_for_copy(of, step, *keep, second).await
     } else {
         Ok(())
     }
@@ -137,9 +139,10 @@ fn write(
             }
             WriterOrder::End => {
                 file.sync()?;
+                let of = CheckpointOwner::training(keeping.job);
                 keeping
                     .checkpoints
-                    .keep(keeping.job, kept.clock, &part.0, keeping.keep)?;
+                    .keep(of, kept.clock, &part.0, keeping.keep)?;
                 return Ok(true);
             }
         }

@@ -139,6 +139,7 @@ impl WorkSpec {
         self.check_program()?;
         self.check_env()?;
         self.check_outputs()?;
+        self.check_checkpoints()?;
         self.check_gang()?;
         check(self.timeout_ms != Some(0), "timeout_ms", || {
             "a timeout of 0 fails every task; for none, leave it out".into()
@@ -339,6 +340,22 @@ impl WorkSpec {
         self.outputs
             .iter()
             .try_for_each(|pattern| check_output(pattern))
+    }
+
+    fn check_checkpoints(&self) -> Checked {
+        let Some(dir) = &self.checkpoint_dir else {
+            return Ok(());
+        };
+        check(
+            safe_path(dir) && !dir.contains(is_unsafe),
+            "checkpoint_dir",
+            || format!("`{}` names no directory below that of the task", shown(dir)),
+        )?;
+        check(
+            self.worker.is_none() && self.kinds.is_empty(),
+            "checkpoint_dir",
+            || "only the tasks of a single `command` have checkpoints of their own".into(),
+        )
     }
 
     /// Placeholders that something is known of, and what tasks become with their parameters in

@@ -151,7 +151,7 @@ pub enum NodeQuery {
     /// `Ok`; it brings a copy of the checkpoint that the node `from` has, and keeps so many of the
     /// newest.
     CopyCheckpoint {
-        job: JobId,
+        of: CheckpointOwner,
         step: u64,
         from: NodeId,
         keep: u32,
@@ -293,9 +293,25 @@ pub struct TrainingHere {
     pub waits_for: Option<String>,
 }
 
+/// What makes checkpoints: the workers of a training job together, or each task of a job of
+/// commands for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CheckpointOwner {
+    pub job: JobId,
+    pub task: Option<TaskIndex>,
+}
+
+impl CheckpointOwner {
+    pub fn training(job: JobId) -> Self {
+        Self { job, task: None }
+    }
+}
+
 /// A checkpoint on a node's disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointFile {
+    /// Of a job of commands: the task that made it.
+    pub task: Option<TaskIndex>,
     pub step: u64,
     pub bytes: u64,
     pub path: String,

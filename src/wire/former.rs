@@ -152,6 +152,7 @@ impl From<FormerWork> for WorkSpec {
                 .map(|(name, job)| After::named(name, job))
                 .collect(),
             outputs: work.outputs,
+            checkpoint_dir: None,
             output_limit_bytes: work.output_limit_bytes,
             log_limit_bytes: work.log_limit_bytes,
             sweep: work.sweep,

@@ -17,7 +17,9 @@ use super::{
     staging::{Staged, Stager},
     stop::Stop,
 };
-use nodectl_ports::{Blobs, DiskHealth, Event, GpuHealth, NodeHandle, Vault, WorkerEvent};
+use nodectl_ports::{
+    Blobs, DiskHealth, Event, GpuHealth, NodeHandle, TaskCheckpoints, Vault, WorkerEvent,
+};
 use nodectl_types::{Attempt, Failure, JobId, MetricPoint, NodeId, StartTask, TaskIndex, WorkSpec};
 use std::{
     collections::HashMap,
@@ -41,6 +43,7 @@ pub struct AttemptContext {
     pub disk: Arc<dyn DiskHealth>,
     pub gpus: Arc<dyn GpuHealth>,
     pub vault: Arc<dyn Vault>,
+    pub checkpoints: Arc<dyn TaskCheckpoints>,
     pub stager: Stager,
     pub environments: Environments,
     /// `None` once the node is ending.

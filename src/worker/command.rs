@@ -3,6 +3,7 @@
 use super::{
     attempt::{AttemptContext, Equipment, NeverRan, Remains, metric_event, started_event},
     blocking::blocking,
+    checkpoints::{self, CheckpointWatch},
     collect::Verdict,
     container::{Container, GpuVendor, PodmanContainer},
     directory, environment,
@@ -25,6 +26,7 @@ struct LaunchedCommand {
     dir: PathBuf,
     outputs: Vec<String>,
     meter: Option<Meter>,
+    checkpoints: Option<CheckpointWatch>,
     process: Launched,
     link: Arc<SupervisorLink>,
     /// What has to be removed if the command does not end by itself.
@@ -55,6 +57,7 @@ pub async fn run(
             (&mut command.process.ended).await
         }
         never = watch_metric(context, &task, &command.dir, &mut command.meter) => match never {},
+        never = watch_checkpoints(context, &mut command.checkpoints) => match never {},
     }
     .unwrap_or((ProcessEnd::Stopped, Default::default()));
     let counts_as = stop.end_of(&end);
@@ -67,9 +70,14 @@ pub async fn run(
         dir,
         outputs,
         mut meter,
+        checkpoints,
         container,
         ..
     } = command;
+    // A process may save what it has when it is asked to end.
+    if let Some(watch) = checkpoints.filter(|_| counts_as != ProcessEnd::Exited(0)) {
+        watch.end(context).await;
+    }
     let context = context.clone();
     let finish = move || {
         if let Some(container) = container.filter(|_| !matches!(end, ProcessEnd::Exited(_))) {
@@ -98,9 +106,13 @@ async fn launch(
     stop: &Stop,
 ) -> Result<(Equipment, LaunchedCommand), NeverRan> {
     let equipment = context.equip(task, stop).await?;
+    let saved = tokio::select! {
+        saved = checkpoints::newest(context, task) => saved,
+        () = stop.asked() => return Err(NeverRan::Stopped),
+    };
     let preparing = {
         let (context, task, equipment) = (context.clone(), task.clone(), equipment.clone());
-        move || prepare(&context, &task, &equipment)
+        move || prepare(&context, &task, &equipment, saved.as_deref())
     };
     let command = blocking(preparing).await?;
     Ok((equipment, command))
@@ -114,6 +126,7 @@ fn prepare(
         staged,
         environment,
     }: &Equipment,
+    saved: Option<&Path>,
 ) -> Result<LaunchedCommand, Failure> {
     let dir = context.layout.task(task.job, task.task, task.attempt);
     let work = &task.work;
@@ -142,6 +155,8 @@ fn prepare(
     directory::make(&dir, staged, &task.params)
         .and_then(|()| environment::write_hosts(&dir, task))
         .map_err(|error| context.no_directory(&dir, &error))?;
+    let checkpoints = CheckpointWatch::begin(task, &dir, saved)
+        .map_err(|error| context.no_directory(&dir, &error))?;
     let mut launch = context.launch(task, &dir, (command, env), environment.as_deref())?;
     launch.timeout_ms = work.timeout_ms;
     if podman.is_some() {
@@ -153,6 +168,7 @@ fn prepare(
         dir,
         outputs,
         meter: work.sweep.as_ref().map(|sweep| Meter::new(&sweep.metric)),
+        checkpoints,
         process: link.launch(launch),
         link,
         container: podman,
@@ -186,6 +202,20 @@ fn container<'a>(
             task.task,
             task.attempt.unique_name()
         ),
+    }
+}
+
+/// Keeps what a task saves of itself while it runs.
+async fn watch_checkpoints(
+    context: &Arc<AttemptContext>,
+    watch: &mut Option<CheckpointWatch>,
+) -> Infallible {
+    let Some(watch) = watch else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::time::sleep(checkpoints::PERIOD).await;
+        watch.look(context).await;
     }
 }
 

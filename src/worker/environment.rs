@@ -189,6 +189,9 @@ pub fn of_task(
         task.whole_attempt().number.to_string().into(),
     );
     set(TASK_DIR_VARIABLE, dir.into());
+    if let Some(states) = &task.work.checkpoint_dir {
+        set("NODECTL_CHECKPOINT_DIR", dir.join(states).into());
+    }
     if let Some(place) = &task.place {
         let run = attempt::whole_name(task.job, task.task, place.attempt);
         for (name, value) in place.variables(&run) {

@@ -12,6 +12,7 @@
 //! | `pmi/` | MPI programs whose ranks are the processes of a gang, started without `mpirun` |
 //! | `stop` | the way to end an attempt |
 //! | `blocking` | work on threads that may block |
+//! | `checkpoints` | what commands save of themselves for their next attempt |
 //! | `clock` | time as tasks have it: it stands still while they are suspended |
 //! | `link` | the supervisor process as seen from the node: starting it anew when it dies |
 //! | `protocol` | what the node and the supervisor say to each other |
@@ -41,6 +42,7 @@
 mod after;
 mod attempt;
 mod blocking;
+mod checkpoints;
 mod clock;
 mod collect;
 mod command;

@@ -20,7 +20,8 @@ use super::{
     streams,
 };
 use nodectl_ports::{
-    BlobFetcher, Blobs, DiskHealth, Event, GpuHealth, NodeHandle, Runner, Vault, carried, wall_ms,
+    BlobFetcher, Blobs, DiskHealth, Event, GpuHealth, NodeHandle, Runner, TaskCheckpoints, Vault,
+    carried, wall_ms,
 };
 use nodectl_types::{
     Attempt, JobId, MakingEnvironment, NodeId, StartTask, TaskIndex,
@@ -98,6 +99,7 @@ pub struct TaskFiles {
     pub disk: Arc<dyn DiskHealth>,
     pub gpus: Arc<dyn GpuHealth>,
     pub vault: Arc<dyn Vault>,
+    pub checkpoints: Arc<dyn TaskCheckpoints>,
 }
 
 /// Runs tasks. Dropping it kills them.
@@ -124,6 +126,7 @@ impl Workers {
             disk,
             gpus,
             vault,
+            checkpoints,
         } = keep;
         let layout = Layout::new(&config.data_dir);
         let link = SupervisorLink::start(config.supervisor, layout.jobs.clone())?;
@@ -150,6 +153,7 @@ impl Workers {
             disk,
             gpus,
             vault,
+            checkpoints,
             stager,
             link: Mutex::new(Some(Arc::new(link))),
             remover,

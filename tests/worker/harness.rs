@@ -4,17 +4,18 @@ use futures::future::BoxFuture;
 use nodectl::{
     ports::{
         BlobFetcher, Blobs, DiskHealth, Event, GpuHealth, NodeHandle, Runner, StoreEvent,
-        UserRequest, Vault, WorkerEvent, Written,
+        TaskCheckpoints, UserRequest, Vault, WorkerEvent, Written,
     },
     types::{
         Attempt, BlobHash, Failure, JobId, KeptSecret, NodeId, Outcome, Params, StartTask,
         TaskRecord, WorkSpec,
-        query::{LogPlace, Stream},
+        query::{CheckpointOwner, LogPlace, Stream},
     },
     worker::{KeptShelf, PoolLinks, RunnerConfig, TaskFiles, Workers, isolation::IsolationPolicy},
 };
 use std::{
     ffi::OsString,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -125,6 +126,27 @@ impl GpuHealth for NoGpus {
     fn lost(&self, _uuids: &[[u8; 16]], _why: &str) {}
 }
 
+/// A node that keeps no checkpoints.
+struct NoCheckpoints;
+
+impl TaskCheckpoints for NoCheckpoints {
+    fn part(&self, _: JobId) -> io::Result<PathBuf> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn keep(&self, _: CheckpointOwner, _: u64, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn copied(&self, _: CheckpointOwner, _: u64) -> BoxFuture<'static, ()> {
+        Box::pin(async {})
+    }
+
+    fn newest(&self, _: CheckpointOwner) -> BoxFuture<'static, Option<PathBuf>> {
+        Box::pin(async { None })
+    }
+}
+
 pub fn keep(store: &nodectl::store::Store, fetcher: Arc<Fetcher>, node: NodeHandle) -> TaskFiles {
     TaskFiles {
         blobs: store.blobs(),
@@ -133,6 +155,7 @@ pub fn keep(store: &nodectl::store::Store, fetcher: Arc<Fetcher>, node: NodeHand
         disk: store.health(node),
         gpus: Arc::new(NoGpus),
         vault: Arc::new(OneSecret),
+        checkpoints: Arc::new(NoCheckpoints),
     }
 }
 

@@ -8,6 +8,7 @@ use super::{
     KeptParameters, Service,
 };
 use nodectl_pserver_logic::{GroupInput, KeptCheckpoint};
+use nodectl_types::query::CheckpointOwner;
 use std::path::{Path, PathBuf};
 
 impl Service {
@@ -22,6 +23,7 @@ impl Service {
             let path = self.kept.resume_from.clone();
             return self.open(path);
         };
+        let of = CheckpointOwner::training(job);
         let (checkpoints, events) = (self.kept.checkpoints.clone(), self.events.clone());
         self.kept.runtime.spawn(async move {
             let say = |text| {
@@ -32,7 +34,7 @@ impl Service {
                 let _ = events.try_send(ServiceEvent::Status(text));
                 true
             };
-            let found = checkpoints.newest(job, is_resumed, say).await;
+            let found = checkpoints.newest(of, is_resumed, say).await;
             if let Some(events) = events.upgrade() {
                 let _ = events.send(ServiceEvent::Found(found)).await;
             }

@@ -108,6 +108,10 @@ pub struct JobRequest {
     /// Globs of the files to keep.
     #[serde(default)]
     pub outputs: Vec<String>,
+    /// A directory below a command's, in which it makes checkpoints: the next attempt finds the
+    /// newest there, on whichever node it runs.
+    #[serde(default)]
+    pub checkpoint_dir: Option<String>,
     #[serde(default = "default_output_limit")]
     pub output_limit_bytes: u64,
     #[serde(default = "default_log_limit")]
@@ -335,6 +339,7 @@ impl JobRequest {
                 .map(AfterRequest::into_after)
                 .collect::<Result<_, _>>()?,
             outputs: self.outputs,
+            checkpoint_dir: self.checkpoint_dir,
             output_limit_bytes: self.output_limit_bytes,
             log_limit_bytes: self.log_limit_bytes,
             sweep: self.sweep.map(SweepRequest::into_sweep).transpose()?,

@@ -83,6 +83,7 @@ fn as_before(record: Record) -> Record {
                 author,
                 isolation,
                 secrets: Vec::new(),
+                checkpoint_dir: None,
                 task_names: None,
                 is_step: false,
                 gang: None,

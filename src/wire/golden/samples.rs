@@ -24,8 +24,8 @@ use nodectl_types::{
     message::{Assignment, Inventory},
     policy::WorkKind,
     query::{
-        CheckpointFile, Cursor, JobDetail, LateWorker, Location, LogPlace, MemberLine, Progress,
-        SecretLine, Stream, TaskFilter, TaskLine, TaskState, TrainingHere,
+        CheckpointFile, CheckpointOwner, Cursor, JobDetail, LateWorker, Location, LogPlace,
+        MemberLine, Progress, SecretLine, Stream, TaskFilter, TaskLine, TaskState, TrainingHere,
     },
     roster::{Admission, Rotation, SecretText, Word},
     spec::{Builtin, BuiltinWorker, PythonWorker, WorkerRole, WorkerSpec},
@@ -504,7 +504,10 @@ pub fn node_queries() -> Vec<NodeQuery> {
         }),
         NodeQuery::Training { job: JOB },
         NodeQuery::CopyCheckpoint {
-            job: JOB,
+            of: CheckpointOwner {
+                job: JOB,
+                task: Some(3),
+            },
             step: 500,
             from: NodeId([8; 32]),
             keep: 2,

@@ -21,9 +21,9 @@ use nodectl_jobfile::{
 use nodectl_types::{JobDraft, ParamSpace, WorkSpec};
 
 #[rustfmt::skip]
-pub const KEYS: [&str; 39] = [
+pub const KEYS: [&str; 40] = [
     "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "open", "files", "repeat",
-    "source", "data", "exclude", "outputs", "task_names", "skip_done",
+    "source", "data", "exclude", "outputs", "checkpoint_dir", "task_names", "skip_done",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
     "wait", "sweep", "resources", "computing", "isolation", "secrets", "nodes", "per_node", "task",
 ];
@@ -71,6 +71,7 @@ fn plan_command(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     let worker = worker.map(worker::WorkerKeys::into_spec);
     let work = WorkSpec {
         task_names,
+        checkpoint_dir: fields.string("checkpoint_dir")?.map(|dir| dir.value),
         gang: common::gang(fields)?,
         adaptive: matches!(params, ParamSpace::Search(_) | ParamSpace::Open(_)),
         ..command_work(fields, &name, command, worker)?

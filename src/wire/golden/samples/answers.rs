@@ -131,6 +131,7 @@ pub fn load_page(rows: usize) -> LoadPage {
 fn training() -> TrainingHere {
     TrainingHere {
         checkpoints: vec![CheckpointFile {
+            task: Some(3),
             step: 500,
             bytes: 1 << 30,
             path: "/data/step-500".into(),

@@ -134,6 +134,7 @@ pub fn work() -> WorkSpec {
             After::Beside(JobId(2)),
         ],
         outputs: vec!["*.csv".into()],
+        checkpoint_dir: Some("states".into()),
         output_limit_bytes: 1 << 30,
         log_limit_bytes: 1 << 20,
         sweep: Some(Sweep {
