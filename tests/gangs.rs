@@ -165,6 +165,18 @@ fn a_gang_whose_node_dies_is_started_again_whole_and_ends_well() {
     wait_until(LATER, "both ranks run", || begun(&notes).len() == 2);
     let detail = cluster.json(0, &["job", &id, "--json"]);
     assert_eq!(detail["phase"], "running", "{detail}");
+    let explained = cluster.ok(0, &["explain", &id, "0"]);
+    let runs_on = explained
+        .lines()
+        .find(|line| line.contains("task 0 runs on "));
+    assert!(
+        runs_on.is_some_and(|line| line.contains(", ")),
+        "{explained}"
+    );
+    assert_eq!(explained.matches("; runs 1, ").count(), 2, "{explained}");
+    let told = cluster.ok(0, &["job", &id]);
+    let needs = "1 process on each of 2 nodes at once, each with 0.5 cores";
+    assert!(told.contains(needs), "{told}");
     // What each of them writes is shown while it runs.
     for rank in ["0", "1"] {
         wait_until(SOON, "its log is shown", || {

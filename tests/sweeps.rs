@@ -234,6 +234,16 @@ fn parameters_are_drawn_by_results_also_after_a_takeover() {
 }
 
 #[test]
+fn a_metric_that_no_task_reports_is_told_of() {
+    let cluster = Cluster::of(1);
+    let text = "name = \"mute\"\ncommand = [\"echo\", \"{x}\"]\nparams = { x = [1, 2] }\nsweep = { metric = \"loss\" }\n";
+    let job = write_job(cluster.dir.path(), "mute", text);
+    let told = both(&cluster.run(0, &["run", job.to_str().expect("UTF-8")]));
+    let warning = "warning: no task has reported `loss`, the sweep's metric";
+    assert!(told.contains(warning), "{told}");
+}
+
+#[test]
 fn what_cannot_be_drawn_by_results_is_refused() {
     let cluster = Cluster::of(1);
     let job = |more: &str| {

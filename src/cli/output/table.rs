@@ -632,7 +632,25 @@ fn needs(work: &WorkView) -> String {
             .iter()
             .map(|(name, amount)| format!("{amount} {name}")),
     );
-    parts.join(", ")
+    let one = parts.join(", ");
+    match gang(work) {
+        Some(gang) => format!("{gang}, each with {one}"),
+        None => one,
+    }
+}
+
+/// The processes that a task is, if it is several.
+fn gang(work: &WorkView) -> Option<String> {
+    if work.nodes.is_none() && work.per_node.is_none() {
+        return None;
+    }
+    let least = work.nodes.unwrap_or(1);
+    let nodes = match work.most_nodes {
+        Some(most) => format!("{least} to {most} nodes"),
+        None => counted(f64::from(least), "node"),
+    };
+    let processes = counted(f64::from(work.per_node.unwrap_or(1)), "process");
+    Some(format!("{processes} on each of {nodes} at once"))
 }
 
 /// Why some GPUs are not used, and how to know what is not known.

@@ -108,8 +108,16 @@ async fn best(client: &Client, job: &Followed, sweep: &SweepView) -> Option<Stri
     let results = all_results(client, &job.id, false).await.ok()?;
     let mut results = job.taken.numbered(results);
     results.extend(job.taken.jobs.iter().flat_map(|job| job.results.clone()));
-    let best = selection::best(&results, sweep)?;
-    let value = selection::column(best, &sweep.metric)?;
+    let best = selection::best(&results, sweep);
+    let found = best.and_then(|best| Some((best, selection::column(best, &sweep.metric)?)));
+    let Some((best, value)) = found else {
+        let metric = &sweep.metric;
+        tell!(
+            "warning: no task has reported `{metric}`, the sweep's metric, so no task is the best\n\
+             hint: a task reports it by a line such as `nodectl-result: {{\"{metric}\": 0.5}}` on its stdout"
+        );
+        return None;
+    };
     Some(format!(
         "task {} ({}): {} {}",
         best.task,

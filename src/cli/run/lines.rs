@@ -29,6 +29,8 @@ const FIXED: [&str; 12] = [
     "cpu_seconds",
     "max_rss_bytes",
 ];
+/// What the task is called, if its job names tasks.
+const NAME: &str = "name";
 /// Of a task that was not run again: the job that ran it, and the task's number there.
 const TAKEN_FROM: &str = "taken_from";
 /// Of more tasks, lines stay in the order in which these ended: to sort them takes memory.
@@ -225,7 +227,7 @@ fn line(result: &TaskResult) -> Map<String, Json> {
     let mut put = |name: &str, value: Json| drop(line.insert(name.to_string(), value));
     put("task", result.task.into());
     if let Some(name) = &result.name {
-        put("name", name.clone().into());
+        put(NAME, name.clone().into());
     }
     put("params", Json::Object(result.params.clone()));
     put("status", result.status.word().into());
@@ -290,6 +292,7 @@ fn utc(ms: u64) -> Json {
 /// Parameters as they are called, values as `value.a.b` (or `value`, if it is no object).
 fn cells(line: &Map<String, Json>) -> impl Iterator<Item = (String, String)> {
     let mut cells = Vec::new();
+    cells.extend(line.get(NAME).map(|name| (NAME.to_string(), cell(name))));
     if let Some(Json::Object(taken)) = line.get(TAKEN_FROM) {
         // As `nodectl logs` wants it.
         let text = |key| taken.get(key).map(cell).unwrap_or_default();
@@ -301,7 +304,7 @@ fn cells(line: &Map<String, Json>) -> impl Iterator<Item = (String, String)> {
     if let Some(Json::Object(params)) = line.get("params") {
         // A parameter may be called as a fixed column is.
         let name = |name: &String| {
-            if FIXED.contains(&name.as_str()) || name == TAKEN_FROM {
+            if FIXED.contains(&name.as_str()) || [NAME, TAKEN_FROM].contains(&name.as_str()) {
                 format!("params.{name}")
             } else {
                 name.clone()
@@ -396,6 +399,15 @@ mod tests {
     fn times_are_rfc_3339() {
         assert_eq!(utc(1_764_000_000_123), "2025-11-24T16:00:00.123Z");
         assert_eq!(utc(u64::MAX), Json::Null);
+    }
+
+    #[test]
+    fn a_named_task_has_its_name_in_a_column_and_a_parameter_keeps_its_own() {
+        let line = json!({"task": 0, "name": "fit", "params": {"name": "x"}, "value": 2});
+        let cells: Vec<_> = cells(line.as_object().unwrap()).collect();
+        let pairs = [("name", "fit"), ("params.name", "x"), ("value", "2")];
+        let wanted = pairs.map(|(name, cell)| (name.to_string(), cell.to_string()));
+        assert_eq!(cells, wanted);
     }
 
     #[test]

@@ -111,9 +111,12 @@ impl Coordinator {
 
     fn explain_task(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> ReasonLine {
         let found = self.line(core, lattice, task);
-        let node = found
-            .node
-            .map_or_else(|| "no node".into(), |node| core.members.name(node));
+        let nodes = self.process_nodes(task, found.node);
+        let names: Vec<_> = nodes.iter().map(|node| core.members.name(*node)).collect();
+        let node = match names[..] {
+            [] => "no node".into(),
+            _ => names.join(", "),
+        };
         let limit = self.failure_limit(core);
         if matches!(found.state, TaskState::Pending | TaskState::Failed)
             && let Some((reason, why)) = self.explain_needs(core, lattice, task)
@@ -249,6 +252,8 @@ impl Coordinator {
             .nodes
             .get(&node)
             .map_or((0, 0), |work| (work.running, work.queued));
+        // Of gangs that others lead, too.
+        let running = running.max(self.gangs.count_on(node));
         let slots = format!("{slots} slots for it; runs {running}, {queued} wait there");
         let mut lines = vec![told(Reason::NodeSuits, slots)];
         if self.startups.why_failed(node).is_some() {

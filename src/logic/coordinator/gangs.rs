@@ -46,6 +46,14 @@ pub(super) struct Gangs {
     probed: Option<Time>,
 }
 
+impl Gangs {
+    /// How many have processes on that node.
+    pub(super) fn count_on(&self, node: NodeId) -> u32 {
+        let placed = self.placed.values();
+        placed.filter(|nodes| nodes.contains(&node)).count() as u32
+    }
+}
+
 /// The number of the last process of an attempt: each has one, from the attempt's own on.
 pub(super) fn last_of(attempt: Attempt, work: &WorkSpec) -> u32 {
     attempt
@@ -140,13 +148,9 @@ impl Coordinator {
     /// those that are full of the job's own gangs.
     fn gang_nodes(&self, core: &Core, room: bool) -> Vec<NodeId> {
         let now = core.mono();
-        let used = |node: NodeId| {
-            let placed = self.gangs.placed.values();
-            placed.filter(|nodes| nodes.contains(&node)).count() as u32
-        };
         let has_room = |info: &NodeInfo| {
             let slots = info.resources.slots(&self.spec.work.holds(&info.resources));
-            !room || used(info.id) < slots
+            !room || self.gangs.count_on(info.id) < slots
         };
         let able = |node: &NodeId| {
             let info = core.members.info(*node);
@@ -157,7 +161,12 @@ impl Coordinator {
         let mut nodes: Vec<_> = reachable.filter(able).collect();
         nodes.sort_by_key(|node| {
             let is_full = self.is_full_of_others(*node, now);
-            (self.has_missed(*node, now), is_full, used(*node), *node)
+            (
+                self.has_missed(*node, now),
+                is_full,
+                self.gangs.count_on(*node),
+                *node,
+            )
         });
         nodes
     }
@@ -230,6 +239,17 @@ impl Coordinator {
                 self.gangs.placed.insert((*task, *attempt), nodes.clone());
             }
         }
+    }
+
+    /// Where the processes of a task are: its node, or those of a gang that runs.
+    pub(super) fn process_nodes(&self, task: u32, node: Option<NodeId>) -> Vec<NodeId> {
+        let attempts = self.active.get(&task).into_iter().flatten();
+        let mut placed =
+            attempts.filter_map(|active| self.gangs.placed.get(&(task, active.attempt)));
+        placed
+            .next()
+            .cloned()
+            .unwrap_or_else(|| node.into_iter().collect())
     }
 
     /// The node and the attempt of one process of an attempt that runs.
