@@ -189,6 +189,12 @@ class Executor(RemoteExecutor):  # type: ignore[misc, unused-ignore]
             why = "%s, on %s" % (failure, result.get("node_name") or result["node"])
         self.report_job_error(info, msg="%s\n" % why, aux_logs=[log])
 
+    def print_job_error(self, job_info: SubmittedJobInfo, msg: Optional[str] = None, **kwargs: Any) -> None:
+        if msg and job_info.job.is_group():
+            # Of a group Snakemake shows which rules it has, and passes over why it failed.
+            self.logger.error("Error in group %s: %s" % (job_info.job.groupid, msg.strip()))
+        super().print_job_error(job_info, msg, **kwargs)
+
     def _keep_log(self, job: str, result: Dict[str, Any], of: JobExecutorInterface) -> str:
         """The file with what a job's process said, below the workflow's directory."""
         path = os.path.abspath(os.path.join(".snakemake", "nodectl", word_of(of), "%s-%d.log" % (job, result["task"])))

@@ -98,6 +98,24 @@ def test_a_rule_that_fails_is_named_with_a_log_that_has_its_words(tmp_path):
     assert "a word of the rule" in logs(tmp_path)["bad"]
 
 
+GROUP = """
+rule all:
+    input: "left", "right"
+
+rule half:
+    output: "{side}"
+    group: "halves"
+    threads: 600
+    shell: "echo {wildcards.side} > {output}"
+"""
+
+
+def test_a_group_that_no_node_has_room_for_is_told_so(tmp_path):
+    status, said = run(tmp_path, GROUP, "--group-components", "halves=2")
+    # The cores of rules that can run side by side add up.
+    assert status == 1 and "Error in group halves: the job can never run: " in said and "needs 1200 cores" in said, said
+
+
 UNSTEADY = """
 rule unsteady:
     output: "out"
