@@ -20,6 +20,7 @@ In notebooks pools and jobs show how far they are, and after `%load_ext nodectl`
 It works on this machine alone, and uses the whole cluster where this machine is a node (`nodectl join`).
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 from ._errors import KernelError, NodeError, PoolBroken, PoolError, RemoteError, RemoteTraceback, UpdateFailed, WorkerLost
@@ -28,6 +29,8 @@ from .cluster import is_client_running, is_server_running, start_head_node, star
 from .worker import WorkerInterface
 
 if TYPE_CHECKING:
+    from . import dask as dask, ewoks as ewoks, futures as futures, jax as jax, joblib as joblib, notebook as notebook
+    from . import optuna as optuna, params as params, parsl as parsl, submitit as submitit, torch as torch
     from .job import Job, submit
     from .pool import Pool
 
@@ -59,6 +62,9 @@ __all__ = [
     "start_server",
     "submit",
 ]
+
+# Modules that are part of the package, as `nodectl.NAME`, without being imported by name. Of most the library may be missing.
+_MODULES = ("dask", "ewoks", "futures", "jax", "joblib", "notebook", "optuna", "params", "parsl", "submitit", "torch")
 
 
 def load_ipython_extension(shell: object) -> None:
@@ -106,4 +112,6 @@ def __getattr__(name: str) -> object:
         from ._kernel import kernel
 
         return kernel
+    if name in _MODULES:
+        return importlib.import_module("nodectl." + name)
     raise AttributeError("module 'nodectl' has no attribute %r" % name)
