@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from ._errors import RemoteError, needed
+from ._errors import NodeError, needed
 from .graph import Call, Graph
 
 try:
@@ -104,7 +104,9 @@ def _run(workflow: Any, shared: Dict[str, Any], outputs: Any, merge_outputs: Any
     wanted = [node_id for node_id in calls if node_id in asked_for]
     try:
         found = graph.run(*[calls[node_id] for node_id in wanted])
-    except RemoteError as error:
+    except NodeError:
+        raise
+    except Exception as error:
         raise RuntimeError("Execution failed: %s" % error) from error
     values: Dict[str, Any] = {}
     for node_id, of_task in zip(wanted, [found] if len(wanted) == 1 else found):

@@ -13,13 +13,15 @@ node; only those that are asked for come here.
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import os
 import pickle
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _jobs, _node
-from ._errors import RemoteError, needed
+from ._errors import RemoteError, from_payload, needed
 from ._sizes import size
 from ._upload import upload
 
@@ -30,9 +32,10 @@ except ImportError as _error:
 
 _WAIT_MS = 8000
 CALLS, SCRIPT = "graph.calls", "graph_call.py"
-# What a task runs: its call, with the results of others in the places of their calls.
+# What a task runs: its call, with the results of others in the places of their calls. Of an exception that the call raises it leaves the
+# line of a worker's answer, and the pickle, as the task's value.
 CALL = """
-import os, pickle, sys
+import base64, json, os, pickle, sys, traceback
 import cloudpickle
 
 class Reader(pickle.Unpickler):
@@ -42,11 +45,28 @@ class Reader(pickle.Unpickler):
         with open(path if os.path.exists(path) else "inputs/%s/result.pickle" % name, "rb") as file:
             return pickle.load(file)
 
-with open("graph.calls", "rb") as file:
-    file.seek(int(sys.argv[1]))
-    function, arguments, named = Reader(file).load()
-with open("result.pickle", "wb") as file:
-    cloudpickle.dump(function(*arguments, **named), file, protocol=4)
+def tell(error):
+    trace = traceback.format_exception(type(error), error, error.__traceback__.tb_next)
+    told = {"type": type(error).__qualname__, "message": str(error)[:4096], "traceback": "".join(trace)[-16384:]}
+    try:
+        pickled = base64.b64encode(cloudpickle.dumps(error, 4)).decode()
+        told.update(pickled=pickled if len(pickled) <= 16384 else "")
+    except Exception:
+        pass  # It is told in words.
+    with open(os.path.join(home, "result.json"), "w") as file:
+        json.dump({"raised": told}, file)
+
+home = os.getcwd()
+try:
+    with open("graph.calls", "rb") as file:
+        file.seek(int(sys.argv[1]))
+        function, arguments, named = Reader(file).load()
+    with open("result.pickle", "wb") as file:
+        cloudpickle.dump(function(*arguments, **named), file, protocol=4)
+except Exception as error:
+    traceback.print_exc()
+    tell(error)
+    sys.exit(1)
 """
 
 
@@ -137,7 +157,9 @@ class Graph:
     def run(self, *wanted: Call) -> Any:
         """Runs all calls; returns the result of the wanted one, or a list of several.
 
-        :raises RemoteError: A call failed; those that need it did not begin.
+        What a call raised in its last attempt is raised here, with the traceback there as its cause. Calls that need it did not begin.
+
+        :raises RemoteError: A call failed otherwise, or raised what cannot be had here.
         :raises NodeError: The node refuses the graph, or is gone."""
         if not self._rows:
             raise ValueError("the graph has no calls")
@@ -162,16 +184,28 @@ class Graph:
     def _wait(self, node: str, job: str, wanted: "set[str]") -> Dict[str, Tuple[str, str]]:
         """Where the results of the wanted calls are, once all have ended."""
         found: Dict[str, Tuple[str, str]] = {}
-        failures: List[str] = []
+        failures: List[Dict[str, Any]] = []
         results = _jobs.Results(node, job)
         while not results.is_over:
             for result in results.page(_WAIT_MS):
                 if result["status"] != "done":
-                    failures.append(_jobs.failure(result))
+                    failures.append(result)
                 elif result["name"] in wanted:
                     found[result["name"]] = (result["outputs"][0]["hash"], result["node"])
         if results.phase == "done" and wanted <= set(found):
             return found
+        if not failures:
+            raise RemoteError("the graph's job was %s" % results.phase)
         # Those that never began only say whom they needed.
-        failures.sort(key=lambda text: "which it needs" in text)
-        raise RemoteError(failures[0] if failures else "the graph's job was %s" % results.phase)
+        raise _raised(min(failures, key=lambda result: (result.get("failure") or {}).get("kind") == "need_failed"))
+
+
+def _raised(result: Dict[str, Any]) -> BaseException:
+    """What a failed call raised; in words, if its process ended otherwise."""
+    value = result.get("value")
+    told = value.get("raised") if isinstance(value, dict) else None
+    if not isinstance(told, dict):
+        return RemoteError(_jobs.failure(result))
+    pickled = base64.b64decode(told.pop("pickled", ""))
+    told["traceback"] = "In the call %s\n%s" % (result["name"], told["traceback"])
+    return from_payload(json.dumps(told).encode() + b"\n" + pickled)

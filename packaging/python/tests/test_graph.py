@@ -20,8 +20,29 @@ def total(parts, more):
     return sum(parts) + sum(more.values())
 
 
-def fails(note):
-    raise ValueError("no %s" % note)
+class Lacking(Exception):
+    pass
+
+
+def fails_with_a_key(note):
+    return {}[note]
+
+
+def fails_in_its_own_way(note):
+    raise Lacking(note)
+
+
+def fails_for_itself(note):
+    class Selfish(Exception):
+        def __reduce__(self):
+            raise TypeError("stays where it is")
+
+    raise Selfish("no %s" % note)
+
+
+def ends(note):
+    print(note)
+    os._exit(3)
 
 
 class Graphs(unittest.TestCase):
@@ -40,13 +61,22 @@ class Graphs(unittest.TestCase):
         whole = graph.call(total, parts, more={"a": parts[1], "b": 10})
         self.assertEqual(graph.run(whole, parts[3]), [66, 9])
 
-    def test_a_failure_is_raised_with_its_traceback(self):
-        graph = nodectl.Graph(**self.options)
-        bad = graph.call(fails, "luck")
-        with self.assertRaises(RemoteError) as raised:
-            graph.run(graph.call(total, [bad], more={}))
-        self.assertIn("fails-0: exit status 1", str(raised.exception))
-        self.assertIn("ValueError: no luck", str(raised.exception))
+    def test_what_a_call_raises_is_raised_with_its_traceback(self):
+        for fails, kind in ((fails_with_a_key, KeyError), (fails_in_its_own_way, Lacking)):
+            graph = nodectl.Graph(**self.options)
+            bad = graph.call(fails, "luck")
+            with self.assertRaises(kind) as raised:
+                graph.run(graph.call(total, [bad], more={}))
+            self.assertEqual(raised.exception.args, ("luck",))
+            self.assertIsInstance(raised.exception.__cause__, nodectl.RemoteTraceback)
+            self.assertIn("In the call %s-0\n" % fails.__name__.replace("_", "-"), str(raised.exception.__cause__))
+            self.assertIn("in %s\n" % fails.__name__, str(raised.exception.__cause__))
+
+    def test_a_failure_that_is_no_exception_is_told(self):
+        for fails, words in ((ends, "ends-0: exit status 3"), (fails_for_itself, "Selfish: no luck")):
+            graph = nodectl.Graph(**self.options)
+            with self.assertRaisesRegex(RemoteError, words):
+                graph.run(graph.call(fails, "luck"))
 
     def test_a_call_of_another_graph_is_no_argument(self):
         other = nodectl.Graph().call(pow, 2, 2)
