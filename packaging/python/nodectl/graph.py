@@ -140,8 +140,7 @@ class Graph:
         def name_of(value: Any) -> Optional[str]:
             if not isinstance(value, Call):
                 return None
-            if value._graph is not self:
-                raise ValueError("%r is a call of another graph" % value)
+            self._check(value)
             needs[value.name] = None
             return value.name
 
@@ -159,15 +158,24 @@ class Graph:
 
         What a call raised in its last attempt is raised here, with the traceback there as its cause. Calls that need it did not begin.
 
+        :param wanted: Calls of this graph, each an argument: `run(a, b)`.
         :raises RemoteError: A call failed otherwise, or raised what cannot be had here.
         :raises NodeError: The node refuses the graph, or is gone."""
         if not self._rows:
             raise ValueError("the graph has no calls")
+        for call in wanted:
+            if not isinstance(call, Call):
+                raise TypeError("run takes calls of the graph, each an argument, not %r\nhint: of a list, run(*calls)" % (call,))
+            self._check(call)
         node, alone = _jobs.open_node()
         job = self._submit(node, alone)
         results = self._wait(node, job, {call.name for call in wanted})
         values = [pickle.loads(_jobs.blob(node, *results[call.name])) for call in wanted]
         return values[0] if len(values) == 1 else values
+
+    def _check(self, call: Call) -> None:
+        if call._graph is not self:
+            raise ValueError("%r is a call of another graph" % call)
 
     def _submit(self, node: str, alone: bool) -> str:
         sources = [*self._sources, os.path.dirname(cloudpickle.__file__)]

@@ -85,6 +85,14 @@ class Graphs(unittest.TestCase):
         with self.assertRaises(ValueError):
             nodectl.Graph().run()
 
+    def test_what_is_no_call_of_the_graph_cannot_be_run(self):
+        graph = nodectl.Graph(**self.options)
+        calls = [graph.call(pow, 2, 2), graph.call(pow, 3, 2)]
+        with self.assertRaisesRegex(TypeError, r"hint: of a list, run\(\*calls\)"):
+            graph.run(calls)
+        with self.assertRaisesRegex(ValueError, "call of another graph"):
+            graph.run(nodectl.Graph().call(pow, 2, 2))
+
 
 if __name__ == "__main__":
     unittest.main()
