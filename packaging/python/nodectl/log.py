@@ -64,7 +64,10 @@ class Log:
         return number
 
     def read(self, start: int = 0) -> List[Entry]:
-        """All entries from this number on."""
+        """All entries from this number on.
+
+        :raises ValueError: The number is negative: entries are counted from 0.
+        """
         entries: List[Entry] = []
         while True:
             found, start, _ = self._page(start, 0)
@@ -86,6 +89,8 @@ class Log:
 
     def _page(self, start: int, wait_ms: int) -> Tuple[List[Any], int, str]:
         """Some results from this entry on, the number of the next, and how the log is."""
+        if start < 0:
+            raise ValueError("there is no entry %d of a log: they are counted from 0" % start)
         target = "/v1/jobs/%s/results?claim=0&position=%d&wait_ms=%d"
         while True:
             # What was told once is waited for: a node that has just taken the log over may not know yet who has it all.

@@ -47,6 +47,9 @@ def test_a_log_is_read_in_the_order_in_which_it_was_written():
     same = nodectl.Log(log.name)
     assert [entry.value for entry in same.read()] == ["a", [1, {"b": None}], None]
     assert same.append("more") == 3 and [entry.number for entry in log.read(2)] == [2, 3]
+    for read in (log.read, lambda start: next(log.follow(start))):
+        with pytest.raises(ValueError, match="no entry -1 of a log: they are counted from 0"):
+            read(-1)
     log.close()
     assert [entry.value for entry in same.follow(3)] == ["more"]
     with pytest.raises(nodectl.NodeError, match="closed"):
