@@ -51,12 +51,18 @@ class Log:
         self._known = 0
 
     def append(self, value: Any) -> int:
-        """Appends what `json.dumps` can express, and returns the number of the entry, which is safe then. One entry has at most 64 KiB.
+        """Appends what JSON can express, and returns the number of the entry, which is safe then. One entry has at most 64 KiB.
 
+        :raises TypeError: The value has something in it that JSON has no form for.
+        :raises ValueError: JSON cannot express it: NaN or an infinity is in it, or it is in itself.
         :raises NodeError: The log is closed or full (1,048,576 entries), the entry is too large, or nobody who keeps the log answers.
         """
+        return self._append(json.dumps(value, allow_nan=False))
+
+    def _append(self, entry: str) -> int:
+        """The same of text that `json.dumps` wrote, which may have numbers in it that are Python's alone."""
         # However often it has to be asked for, it is one entry. A text, since others that read JSON round numbers.
-        body = json.dumps({"key": uuid.uuid4().hex, "entry": json.dumps(value), "known": self._known}).encode()
+        body = json.dumps({"key": uuid.uuid4().hex, "entry": entry, "known": self._known}).encode()
         target = "/v1/jobs/%s/entries" % self._job
         answer = _jobs.again(lambda: _node.request(self._node, "POST", target, body, kind="application/json"))
         number = int(answer["entry"])

@@ -20,6 +20,7 @@ Studies of several programs, which outlive each of them and each node, are in a 
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Type, Union
@@ -60,7 +61,8 @@ class JournalBackend(BaseJournalBackend):
 
     def append_logs(self, logs: List[Dict[str, Any]]) -> None:
         """Appends them, all or none."""
-        self.log.append(logs)
+        # Trials come to infinities, and report NaN, and only this class reads them.
+        self.log._append(json.dumps(logs))
 
     def read_logs(self, log_number_from: int) -> List[Dict[str, Any]]:
         """The logs from this number on."""

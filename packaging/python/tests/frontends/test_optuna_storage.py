@@ -40,6 +40,18 @@ def test_two_processes_share_a_study():
     assert all(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.get_trials())
 
 
+def test_numbers_that_json_lacks_are_kept():
+    study = optuna.create_study(storage=JournalStorage(backend()))
+
+    def reports_nan(trial):
+        trial.report(float("nan"), 0)
+        return float("inf")
+
+    study.optimize(reports_nan, n_trials=1)
+    (trial,) = study.get_trials()
+    assert str(trial.intermediate_values) == "{0: nan}" and trial.value == float("inf")
+
+
 def test_a_log_is_read_in_the_order_in_which_it_was_written():
     log = nodectl.Log("log-" + uuid.uuid4().hex)
     assert log.read() == []
@@ -50,6 +62,9 @@ def test_a_log_is_read_in_the_order_in_which_it_was_written():
     for read in (log.read, lambda start: next(log.follow(start))):
         with pytest.raises(ValueError, match="no entry -1 of a log: they are counted from 0"):
             read(-1)
+    for value in (float("nan"), {"a": [float("-inf")]}):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            log.append(value)
     log.close()
     assert [entry.value for entry in same.follow(3)] == ["more"]
     with pytest.raises(nodectl.NodeError, match="closed"):
