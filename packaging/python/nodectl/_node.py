@@ -33,6 +33,11 @@ _MEET_SECONDS = 5.0
 # How long a node may take to leave.
 _STOP_SECONDS = 10.0
 _READ_BYTES = 1 << 16
+# What to do about refusals, by their beginnings: the node's own hints are for whoever writes a job file.
+_HINTS: Dict[str, Optional[str]] = {
+    "the job can never run": "ask for less (`nodectl nodes` shows what nodes have), or add a machine that has as much",
+    "the job is not valid": None,
+}
 # Through one of these a program speaks to a GPU: any one, NVIDIA's, that of Windows below WSL.
 _GPU_DEVICES = ("/dev/dri", "/dev/nvidiactl", "/dev/dxg")
 
@@ -236,7 +241,8 @@ def _answer(status: int, body: bytes) -> Any:
         return json.loads(body) if body else None
     try:
         problem = json.loads(body)
-        text = problem["error"] + ("\nhint: " + problem["hint"] if problem.get("hint") else "")
+        hint = _HINTS.get(problem["error"].partition(":")[0], problem.get("hint"))
+        text = problem["error"] + ("\nhint: " + hint if hint else "")
     except (ValueError, KeyError, TypeError):
         text = "the node answered %d: %s" % (status, body[:400].decode(errors="replace"))
     if status in (503, 504):

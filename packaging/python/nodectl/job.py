@@ -28,7 +28,8 @@ def submit(command: Sequence[str], name: str = "job", open: Sequence[str] = (), 
     :param command: The program and its arguments; `{name}` stands for a parameter.
     :param open: The job is open: tasks are added with `Job.extend`, each of which gives the parameters of these names, until `Job.close`.
     :param key: Submitted again with the same key it is the same job.
-    :param more: Other keys of the API's `JobRequest`, such as `params`, `retries`, `env` and `resources`.
+    :param more: Other keys of the API's `JobRequest`, such as `params`, `retries`, `env` and `resources`; with
+        `wait_for_nodes` it waits for a node that can run it, if none can.
     :raises NodeError: There is no node here, or it refuses the job.
     """
     path = _node.socket_path()

@@ -10,7 +10,7 @@ import unittest
 import cloudpickle
 
 import nodectl
-from nodectl import RemoteError
+from nodectl import NodeError, RemoteError
 
 # As the functions of a program do, these travel.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -84,6 +84,15 @@ class Graphs(unittest.TestCase):
             nodectl.Graph().call(pow, other, 2)
         with self.assertRaises(ValueError):
             nodectl.Graph().run()
+
+    def test_a_graph_that_no_node_has_room_for_is_refused_with_a_hint_for_programs(self):
+        graph = nodectl.Graph(cpus=10_000)
+        with self.assertRaises(NodeError) as raised:
+            graph.run(graph.call(pow, 2, 2))
+        why, _, hint = str(raised.exception).partition("\nhint: ")
+        self.assertIn("needs 10000 cores", why)
+        # Not the one for job files.
+        self.assertEqual(hint, "ask for less (`nodectl nodes` shows what nodes have), or add a machine that has as much")
 
     def test_what_is_no_call_of_the_graph_cannot_be_run(self):
         graph = nodectl.Graph(**self.options)
