@@ -66,6 +66,15 @@ def test_workflow(snakefile, total, tmp_path):
     assert (tmp_path / "total.txt").read_text() == total
 
 
+def test_the_page_names_the_packages_extras():
+    with open(os.path.join(HERE, "../../pyproject.toml")) as project:
+        table = re.search(r"^\[project\.optional-dependencies\]\n((?:.+\n)*)", project.read(), flags=re.M)
+    extras = re.findall(r"^(\w+) =", table[1], flags=re.M)
+    with open(PAGES[0]) as page:
+        said = page.read().partition("Extras of the")[2].partition("\n\n")[0]
+    assert extras and [extra for extra in extras if "`%s`" % extra not in said] == []
+
+
 def ran(directory, *arguments):
     """What a program printed that ended well."""
     process = subprocess.run([sys.executable, *arguments], cwd=directory, capture_output=True, text=True, timeout=LIMIT_SECONDS)
