@@ -61,7 +61,7 @@ try:
     with open("graph.calls", "rb") as file:
         file.seek(int(sys.argv[1]))
         function, arguments, named = Reader(file).load()
-    with open("result.pickle", "wb") as file:
+    with open(os.path.join(home, "result.pickle"), "wb") as file:
         cloudpickle.dump(function(*arguments, **named), file, protocol=4)
 except Exception as error:
     traceback.print_exc()

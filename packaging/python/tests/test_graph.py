@@ -72,6 +72,11 @@ class Graphs(unittest.TestCase):
             self.assertIn("In the call %s-0\n" % fails.__name__.replace("_", "-"), str(raised.exception.__cause__))
             self.assertIn("in %s\n" % fails.__name__, str(raised.exception.__cause__))
 
+    def test_a_call_may_go_to_another_directory(self):
+        graph = nodectl.Graph(**self.options)
+        gone, total_of = graph.call(os.chdir, "/"), graph.call(pow, 2, 3)
+        self.assertEqual(graph.run(gone, total_of), [None, 8])
+
     def test_a_failure_that_is_no_exception_is_told(self):
         for fails, words in ((ends, "ends-0: exit status 3"), (fails_for_itself, "Selfish: no luck")):
             graph = nodectl.Graph(**self.options)
