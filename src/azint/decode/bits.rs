@@ -6,13 +6,6 @@
 //! then make elements. Counts of photons leave most rows of the high bits zero: eight rows that are
 //! zero are not transposed.
 
-/// Columns that are done at once: elements by 8.
-const WIDTH: usize = 32;
-/// Elements that are done at once.
-const RUN: usize = WIDTH * 8;
-/// The largest element.
-pub(super) const MAX_SIZE: usize = 8;
-
 /// Undoes the transposition of one block. `source` and `target` have the same length, a multiple of
 /// 8·`size` bytes; `size` is 1, 2, 4 or 8.
 pub(super) fn untranspose(source: &[u8], target: &mut [u8], size: usize) {
@@ -57,8 +50,14 @@ fn turn(mut bits: u64) -> u64 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{MAX_SIZE, RUN, WIDTH};
     use std::arch::x86_64::*;
+
+    /// Columns that are done at once: elements by 8.
+    const WIDTH: usize = 32;
+    /// Elements that are done at once.
+    const RUN: usize = WIDTH * 8;
+    /// The largest element.
+    const MAX_SIZE: usize = 8;
 
     #[target_feature(enable = "avx2")]
     pub(super) fn untranspose(source: &[u8], target: &mut [u8], size: usize) {
