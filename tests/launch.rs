@@ -364,7 +364,7 @@ fn who_fails_is_named_within_the_connect_timeout_and_stops_the_others_only_if_st
     let said = both(&down);
     assert!(!said.contains("ssh: ssh:"), "{said}");
     assert!(
-        said.contains("--forget` forgets what cannot be reached"),
+        said.contains("--forget` forgets what cannot be stopped"),
         "{said}"
     );
     let down = ["down", "--forget", "--connect-timeout", "2s"];

@@ -18,13 +18,16 @@ use std::{
 
 /// How often the directory is looked at.
 pub const PERIOD: Duration = Duration::from_secs(1);
+/// Steps of one attempt, at most: what an earlier one kept, and this one did not find since its node
+/// was away, has a lower number than what this one keeps.
+const STEPS: u64 = 1 << 20;
 
 /// The directory of one attempt, and what was kept of it.
 #[derive(Clone, Debug)]
 pub struct CheckpointWatch {
     of: CheckpointOwner,
     dir: PathBuf,
-    /// How many there were, over all attempts.
+    /// The number of the last that was kept.
     step: u64,
     kept: Contents,
     seen: Contents,
@@ -65,7 +68,7 @@ impl CheckpointWatch {
         Ok(is_watched.then(|| Self {
             of: owner(task),
             dir,
-            step: saved.and_then(step_of).unwrap_or(0),
+            step: saved.and_then(step_of).map_or(0, next_attempts),
             kept: contents,
             seen: contents,
         }))
@@ -188,6 +191,11 @@ fn pack(dir: &Path, into: &Path) -> io::Result<()> {
     archive.into_inner()?.sync_all()
 }
 
+/// Before the first step of an attempt that goes on from this one.
+fn next_attempts(step: u64) -> u64 {
+    (step / STEPS + 1) * STEPS
+}
+
 /// The number at the end of a kept file's name.
 fn step_of(file: &Path) -> Option<u64> {
     let stem = file.file_stem()?.to_str()?;
@@ -209,6 +217,7 @@ mod tests {
         let packed = to.path().join("task-0-step-000000003.tar");
         pack(from.path(), &packed).unwrap();
         assert_eq!(step_of(&packed), Some(3));
+        assert_eq!([0, 3, STEPS].map(next_attempts), [STEPS, STEPS, 2 * STEPS]);
         let back = to.path().join("back");
         tar::Archive::new(File::open(&packed).unwrap())
             .unpack(&back)

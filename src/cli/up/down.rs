@@ -139,12 +139,10 @@ async fn stop(
         }
     };
     if let Some((what, problems)) = left.filter(|_| !forget) {
-        if matches!(what, What::Hosts { .. }) {
-            tell!(
-                "hint: `nodectl down {} --forget` forgets what cannot be reached",
-                launch.id
-            );
-        }
+        tell!(
+            "hint: `nodectl down {} --forget` forgets what cannot be stopped",
+            launch.id
+        );
         launches.keep(&StartedLaunch {
             what,
             launcher: None,

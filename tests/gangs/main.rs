@@ -1,6 +1,8 @@
 //! Tasks that are several processes on several nodes, on clusters of real nodes: what they are
 //! told, that they start and end together, and what becomes of them when one of them dies.
 
+mod checkpoints;
+#[path = "../common/mod.rs"]
 mod common;
 
 use common::{
@@ -200,88 +202,6 @@ fn a_gang_whose_node_dies_is_started_again_whole_and_ends_well() {
     fs::write(&go, "").expect("writable");
     assert_eq!(cluster.wait_end(0, &id), "done");
     assert_eq!(begun(&notes).len(), 4);
-}
-
-/// Counts in its checkpoint's directory as rank 0; every rank says from where it begins.
-const COUNTING: &str = r#"
-import os, pathlib, time
-rank, go = os.environ["RANK"], pathlib.Path("GO")
-states = pathlib.Path(os.environ["NODECTL_CHECKPOINT_DIR"])
-state = states / "steps" / "state"
-begun = int(state.read_text()) if state.exists() else 0
-with open("NOTES", "a") as notes:
-    notes.write(f"{rank} {os.getpid()} {begun}\n")
-count = begun
-while not go.exists():
-    if rank == "0" and count < begun + 5:
-        count += 1
-        state.parent.mkdir(exist_ok=True)
-        (states / ".half").write_text(str(count))
-        (states / ".half").replace(state)
-    time.sleep(0.05)
-print("went on from", begun, flush=True)
-"#;
-
-#[test]
-fn a_gang_whose_node_dies_goes_on_from_its_newest_checkpoint() {
-    let mut cluster = Cluster::of(3);
-    let [notes, go] = ["counts", "go"].map(|word| cluster.dir.path().join(word));
-    let script = COUNTING
-        .replace("GO", go.to_str().expect("UTF-8"))
-        .replace("NOTES", notes.to_str().expect("UTF-8"));
-    let more = "nodes = 2\nretries = 0\ncheckpoint_dir = \"states\"\nresources = { cpus = 0.5 }";
-    let id = cluster.submit(0, &python_job(&cluster, "counting", &script, more));
-    let lines = || {
-        let text = fs::read_to_string(&notes).unwrap_or_default();
-        let numbers = |line: &str| line.split(' ').map(|word| word.parse().ok()).collect();
-        let lines = text.lines().map(numbers);
-        lines.collect::<Option<Vec<Vec<u32>>>>().unwrap_or_default()
-    };
-    let has_checkpoint = |number: usize| {
-        let kept = fs::read_dir(cluster.data_dir(number).join("checkpoints").join(&id));
-        kept.into_iter()
-            .flatten()
-            .flatten()
-            .any(|entry| entry.path().extension().is_some_and(|kind| kind == "tar"))
-    };
-    wait_until(LATER, "two nodes have a checkpoint", || {
-        (0..3).filter(|number| has_checkpoint(*number)).count() == 2
-    });
-    let begun: Vec<_> = lines().iter().map(|line| (line[0], line[1])).collect();
-    let first = begun
-        .iter()
-        .find(|(rank, _)| *rank == 0)
-        .expect("rank 0 has written it");
-    // Wherever rank 0 runs: its own checkpoint goes with its node.
-    let dead = (0..3)
-        .find(|number| runs_one_of(&cluster, *number, &[*first]))
-        .expect("a node runs it");
-    let asked = (dead + 1) % 3;
-    cluster.kill9(dead);
-    wait_until(LATER, "all ranks run again", || lines().len() == 4);
-    let again = &lines()[2..];
-    let from: Vec<u32> = again.iter().map(|line| line[2]).collect();
-    assert!(
-        (1..=5).contains(&from[0]) && from[0] == from[1],
-        "{again:?}"
-    );
-    fs::write(&go, "").expect("writable");
-    assert_eq!(cluster.wait_end(asked, &id), "done");
-}
-
-#[test]
-fn what_a_task_saves_before_it_fails_is_there_when_it_is_tried_again() {
-    let cluster = Cluster::of(1);
-    let script = "[ -e \"$NODECTL_CHECKPOINT_DIR/state\" ] && exec cat states/state; echo saved > states/state; exit 3";
-    let text = format!(
-        "name = \"failing\"\ncommand = [\"sh\", \"-c\", '''{script}''']\nretries = 1\ncheckpoint_dir = \"states\"\n"
-    );
-    let into = run(
-        &cluster,
-        &write_job(cluster.dir.path(), "failing", &text),
-        "failing",
-    );
-    assert_eq!(read(&into.join("0/stdout")), "saved\n");
 }
 
 #[test]

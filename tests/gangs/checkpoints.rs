@@ -1,0 +1,136 @@
+//! What tasks save of themselves, and find when they run again.
+
+use super::{job_file, python_job, read, run, runs_one_of};
+use crate::common::{
+    LATER, cluster::Cluster, job::write_job, python::python_path_with, wait_until,
+};
+use std::{fs, path::PathBuf};
+
+/// What every rank of these programs does first: it says from where it begins.
+const BEGIN: &str = r#"
+import os, pathlib, time
+rank, go = os.environ["RANK"], pathlib.Path("GO")
+states = pathlib.Path(os.environ["NODECTL_CHECKPOINT_DIR"])
+state, half = states / "steps" / "state", states / ".half"
+def begin(steps):
+    with open("NOTES", "a") as notes:
+        notes.write(f"{rank} {os.getpid()} {steps}\n")
+    return steps
+"#;
+
+/// Counts in its checkpoint's directory as rank 0.
+const COUNTING: &str = r#"
+begun = begin(int(state.read_text()) if state.exists() else 0)
+count = begun
+while not go.exists():
+    if rank == "0" and count < begun + 5:
+        count += 1
+        state.parent.mkdir(exist_ok=True)
+        half.write_text(str(count))
+        half.replace(state)
+    time.sleep(0.05)
+"#;
+
+/// Fits a line with DDP, and saves the model as rank 0.
+const FITTING: &str = r#"
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.manual_seed(0)
+linear = torch.nn.Linear(1, 1)
+saved = torch.load(state, weights_only=True) if state.exists() else {"steps": 0, "model": linear.state_dict()}
+linear.load_state_dict(saved["model"])
+begun = begin(saved["steps"])
+dist.init_process_group("gloo")
+model = DistributedDataParallel(linear)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+x, count = torch.rand(256, 1), begun
+while True:
+    over = torch.tensor([float(go.exists())])
+    dist.broadcast(over, 0)
+    if over.item():
+        break
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), 3 * x + 1).backward()
+    optimizer.step()
+    if rank == "0" and count < begun + 5:
+        count += 1
+        state.parent.mkdir(exist_ok=True)
+        torch.save({"steps": count, "model": linear.state_dict()}, half)
+        half.replace(state)
+    time.sleep(0.05)
+dist.destroy_process_group()
+"#;
+
+/// A gang of so many ranks, on as many nodes, of which the one with rank 0 dies.
+fn goes_on_after_a_node_has_died(name: &str, ranks: usize, script: &str, more: &str) {
+    let mut cluster = Cluster::of(ranks + 1);
+    let [notes, go] = ["notes", "go"].map(|word| cluster.dir.path().join(word));
+    let script = (BEGIN.to_string() + script)
+        .replace("GO", go.to_str().expect("UTF-8"))
+        .replace("NOTES", notes.to_str().expect("UTF-8"));
+    let more = format!(
+        "nodes = {ranks}\nretries = 0\ncheckpoint_dir = \"states\"\nresources = {{ cpus = 0.5 }}\n{more}"
+    );
+    let id = cluster.submit(0, &python_job(&cluster, name, &script, &more));
+    // Rank, process and step of each that has begun.
+    let begun = || {
+        let text = fs::read_to_string(&notes).unwrap_or_default();
+        let numbers = |line: &str| line.split(' ').map(|word| word.parse().ok()).collect();
+        let lines = text.lines().map(numbers);
+        lines.collect::<Option<Vec<Vec<u32>>>>().unwrap_or_default()
+    };
+    let has_checkpoint = |number: &usize| {
+        let kept = fs::read_dir(cluster.data_dir(*number).join("checkpoints").join(&id));
+        let is_whole = |path: PathBuf| path.extension().is_some_and(|kind| kind == "tar");
+        let mut entries = kept.into_iter().flatten().flatten();
+        entries.any(|entry| is_whole(entry.path()))
+    };
+    wait_until(LATER, "two nodes have a checkpoint", || {
+        (0..=ranks).filter(has_checkpoint).count() == 2
+    });
+    let first = begun();
+    let first = first.iter().find(|line| line[0] == 0);
+    let first = first.map(|line| (line[0], line[1])).expect("it has saved");
+    // Its own checkpoint goes with its node.
+    let dead = (0..=ranks)
+        .find(|number| runs_one_of(&cluster, *number, &[first]))
+        .expect("a node runs it");
+    let asked = (dead + 1) % (ranks + 1);
+    cluster.kill9(dead);
+    wait_until(LATER, "all ranks run again", || begun().len() == 2 * ranks);
+    let from: Vec<u32> = begun()[ranks..].iter().map(|line| line[2]).collect();
+    let is_saved = (1..=5).contains(&from[0]);
+    assert!(
+        is_saved && from.iter().all(|step| *step == from[0]),
+        "{from:?}"
+    );
+    fs::write(&go, "").expect("writable");
+    assert_eq!(cluster.wait_end(asked, &id), "done");
+}
+
+#[test]
+fn a_gang_whose_node_dies_goes_on_from_its_newest_checkpoint() {
+    goes_on_after_a_node_has_died("counting", 2, COUNTING, "");
+}
+
+#[test]
+fn so_does_pytorchs_ddp_on_three_nodes() {
+    if let Some(path) = python_path_with("torch") {
+        let path = path.to_str().expect("UTF-8");
+        let more = format!("env = {{ PYTHONPATH = \"{path}\", OMP_NUM_THREADS = \"1\" }}");
+        goes_on_after_a_node_has_died("fitting", 3, FITTING, &more);
+    }
+}
+
+#[test]
+fn what_a_task_saves_before_it_fails_is_there_when_it_is_tried_again() {
+    let cluster = Cluster::of(1);
+    let script = "[ -e \"$NODECTL_CHECKPOINT_DIR/state\" ] && exec cat states/state; echo saved > states/state; exit 3";
+    let text = format!(
+        "name = \"failing\"\ncommand = [\"sh\", \"-c\", '''{script}''']\nretries = 1\ncheckpoint_dir = \"states\"\n"
+    );
+    write_job(cluster.dir.path(), "failing", &text);
+    let into = run(&cluster, &job_file(&cluster, "failing"), "failing");
+    assert_eq!(read(&into.join("0/stdout")), "saved\n");
+}
