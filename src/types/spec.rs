@@ -48,9 +48,6 @@ pub struct WorkSpec {
     /// Globs, relative to the task's directory, of files to keep. A pattern that matches nothing
     /// fails the task.
     pub outputs: Vec<String>,
-    /// A directory below a command's, in which it makes checkpoints: the next attempt finds the
-    /// newest there, on whichever node it runs.
-    pub checkpoint_dir: Option<String>,
     /// The most bytes that a task's outputs, and each single file it writes, may have.
     pub output_limit_bytes: u64,
     /// The most bytes of stdout and of stderr that are kept.
@@ -73,6 +70,9 @@ pub struct WorkSpec {
     pub kinds: Vec<TaskKind>,
     /// Parameters are drawn or added while the job runs: records of tasks have them.
     pub adaptive: bool,
+    /// A directory below a command's, in which it makes checkpoints: the next attempt finds the
+    /// newest there, on whichever node it runs.
+    pub checkpoint_dir: Option<String>,
 }
 
 /// What runs in worker processes that live as long as the job.
@@ -195,7 +195,6 @@ impl WorkSpec {
             inputs: None,
             after: Vec::new(),
             outputs: Vec::new(),
-            checkpoint_dir: None,
             output_limit_bytes: defaults::OUTPUT_LIMIT_BYTES,
             log_limit_bytes: defaults::LOG_LIMIT_BYTES,
             sweep: None,
@@ -207,6 +206,7 @@ impl WorkSpec {
             gang: None,
             kinds: Vec::new(),
             adaptive: false,
+            checkpoint_dir: None,
         }
     }
 

@@ -22,18 +22,19 @@ const HIDDEN: &str = "env -i setsid sh -c 'PATH=/usr/bin:/bin; setsid sh -c \"ec
 fn a_timeout_asks_first_and_then_kills() {
     let mut lab = Lab::new();
     let mut polite = sh("trap 'echo bye; exit 0' TERM; while :; do sleep 0.01; done");
-    polite.timeout_ms = Some(100);
+    // Long enough for the trap to be set on a busy machine.
+    polite.timeout_ms = Some(1_000);
     polite.grace_ms = 10_000;
     let record = lab.run(polite);
-    assert_eq!(*failure(&record), Failure::Timeout { limit_ms: 100 });
+    assert_eq!(*failure(&record), Failure::Timeout { limit_ms: 1_000 });
     assert_eq!(record.stdout.tail, b"bye\n");
-    assert!(record.duration_us >= 100_000);
+    assert!(record.duration_us >= 1_000_000);
     let mut deaf = sh("trap '' TERM; while :; do sleep 0.01; done");
-    deaf.timeout_ms = Some(100);
+    deaf.timeout_ms = Some(1_000);
     deaf.grace_ms = 100;
     let record = lab.run(deaf);
-    assert_eq!(*failure(&record), Failure::Timeout { limit_ms: 100 });
-    assert!(record.duration_us >= 200_000);
+    assert_eq!(*failure(&record), Failure::Timeout { limit_ms: 1_000 });
+    assert!(record.duration_us >= 1_100_000);
 }
 
 #[test]

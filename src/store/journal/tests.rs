@@ -365,7 +365,7 @@ fn as_before(record: &Record) -> Vec<u8> {
                 false,
                 None::<Gang>,
                 Vec::<TaskKind>::new(),
-                false,
+                (false, None::<String>),
             );
             let (work, news) = (
                 postcard::to_stdvec(&*spec.work).unwrap(),
