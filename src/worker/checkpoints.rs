@@ -18,8 +18,8 @@ use std::{
 
 /// How often the directory is looked at.
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// Steps of one attempt, at most: what an earlier one kept, and this one did not find since its node
-/// was away, has a lower number than what this one keeps.
+/// Steps of one attempt, at most: what an earlier one kept, and this one did not find since its
+/// node was away, has a lower number than what this one keeps.
 const STEPS: u64 = 1 << 20;
 
 /// The directory of one attempt, and what was kept of it.
