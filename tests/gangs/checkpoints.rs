@@ -18,11 +18,33 @@ def begin(steps):
     return steps
 "#;
 
-/// Counts in its checkpoint's directory as rank 0.
+/// Counts in its checkpoint's directory as rank 0, to which the others are connected: they fail at
+/// once when it dies, as programs do that wait for each other.
 const COUNTING: &str = r#"
+import socket
+at = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
 begun = begin(int(state.read_text()) if state.exists() else 0)
+if rank == "0":
+    server = socket.create_server(at, family=family)
+    peer = server.accept()[0]
+else:
+    end = time.monotonic() + 60
+    while True:
+        try:
+            peer = socket.create_connection(at)
+            if peer.getsockname() != peer.getpeername():
+                break
+        except OSError:
+            assert time.monotonic() < end
+        time.sleep(0.05)
+peer.setblocking(False)
 count = begun
 while not go.exists():
+    try:
+        raise ConnectionError("the other rank is gone" if peer.recv(1) == b"" else "what?")
+    except BlockingIOError:
+        pass
     if rank == "0" and count < begun + 5:
         count += 1
         state.parent.mkdir(exist_ok=True)
