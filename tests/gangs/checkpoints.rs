@@ -84,8 +84,13 @@ while True:
 dist.destroy_process_group()
 "#;
 
-/// A gang of so many ranks, on as many nodes, of which the one with rank 0 dies.
-fn goes_on_after_a_node_has_died(name: &str, ranks: usize, script: &str, more: &str) {
+/// A gang of so many ranks, on as many nodes, of which one dies.
+fn goes_on_after_a_node_has_died(
+    name: &str,
+    (dying, ranks): (u32, usize),
+    script: &str,
+    more: &str,
+) {
     let mut cluster = Cluster::of(ranks + 1);
     let [notes, go] = ["notes", "go"].map(|word| cluster.dir.path().join(word));
     let script = (BEGIN.to_string() + script)
@@ -112,9 +117,9 @@ fn goes_on_after_a_node_has_died(name: &str, ranks: usize, script: &str, more: &
         (0..=ranks).filter(has_checkpoint).count() == 2
     });
     let first = begun();
-    let first = first.iter().find(|line| line[0] == 0);
-    let first = first.map(|line| (line[0], line[1])).expect("it has saved");
-    // Its own checkpoint goes with its node.
+    let first = first.iter().find(|line| line[0] == dying);
+    let first = first.map(|line| (line[0], line[1])).expect("it has begun");
+    // With rank 0, its own checkpoint goes.
     let dead = (0..=ranks)
         .find(|number| runs_one_of(&cluster, *number, &[first]))
         .expect("a node runs it");
@@ -133,7 +138,8 @@ fn goes_on_after_a_node_has_died(name: &str, ranks: usize, script: &str, more: &
 
 #[test]
 fn a_gang_whose_node_dies_goes_on_from_its_newest_checkpoint() {
-    goes_on_after_a_node_has_died("counting", 2, COUNTING, "");
+    goes_on_after_a_node_has_died("counting", (0, 2), COUNTING, "");
+    goes_on_after_a_node_has_died("counting", (1, 2), COUNTING, "");
 }
 
 #[test]
@@ -141,7 +147,7 @@ fn so_does_pytorchs_ddp_on_three_nodes() {
     if let Some(path) = python_path_with("torch") {
         let path = path.to_str().expect("UTF-8");
         let more = format!("env = {{ PYTHONPATH = \"{path}\", OMP_NUM_THREADS = \"1\" }}");
-        goes_on_after_a_node_has_died("fitting", 3, FITTING, &more);
+        goes_on_after_a_node_has_died("fitting", (1, 3), FITTING, &more);
     }
 }
 

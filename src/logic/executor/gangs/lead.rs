@@ -524,6 +524,19 @@ impl Executor {
         self.forget_if_idle(core, job);
     }
 
+    /// A rank whose peer dies with its node fails at once, and before the node is known to be dead:
+    /// that is no failure of the task, unless its program asked for its end.
+    fn excuse_failure(&mut self, key: GangKey) {
+        let Some(lead) = self.gangs.led.get_mut(&key) else {
+            return;
+        };
+        let has_failed =
+            matches!(&lead.stage, Stage::Ending(End::Ended(record)) if !record.is_done());
+        if has_failed && lead.aborted.is_none() {
+            lead.stage = Stage::Ending(End::Back);
+        }
+    }
+
     /// A member that is dead, or silent for too long, is lost.
     pub(super) fn find_lost_leads(&mut self, core: &mut Core) {
         let now = core.mono();
@@ -539,6 +552,7 @@ impl Executor {
             }
         }
         for (key, node) in lost {
+            self.excuse_failure(key);
             self.member_gone(core, node, key, "it does not answer".into());
         }
     }
