@@ -217,16 +217,7 @@ impl Trainings for ParameterServers {
     }
 
     fn newest(&self, job: JobId) -> BoxFuture<'static, Option<PathBuf>> {
-        let checkpoints = self.jobs.checkpoints.clone();
-        Box::pin(async move {
-            let say = |text: String| {
-                tracing::info!("{text}");
-                true
-            };
-            checkpoints
-                .newest(CheckpointOwner::training(job), false, say)
-                .await
-        })
+        TaskCheckpoints::newest(self, CheckpointOwner::training(job))
     }
 
     fn forget(&self, job: JobId) {
