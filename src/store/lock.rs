@@ -13,7 +13,15 @@ use std::{
 /// Held while it lives. The file stays: removing it would let two holders lock two files of one
 /// name.
 pub struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    /// Gives the lock back now. Closing the file alone would not: a child that another thread has
+    /// just forked holds the file, too, until it runs its own program.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::NonBlockingUnlock);
+    }
 }
 
 impl Lock {
@@ -45,7 +53,7 @@ impl Lock {
         let _ = file
             .set_len(0)
             .and_then(|()| write!(file, "{}", std::process::id()));
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -57,5 +65,21 @@ fn holder(file: &mut File) -> String {
     match read {
         Ok(length) if length > 0 => text.trim().to_string(),
         _ => "(unknown)".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_has_not_run_its_program_yet_holds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Lock::take(dir.path()).unwrap();
+        let as_in_a_child = lock.file.try_clone().unwrap();
+        assert!(Lock::take(dir.path()).is_err(), "the lock is held");
+        drop(lock);
+        Lock::take(dir.path()).expect("the lock is free");
+        drop(as_in_a_child);
     }
 }
