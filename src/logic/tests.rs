@@ -101,6 +101,8 @@ struct Solo {
     gpus: Vec<u8>,
     /// What users were answered.
     answers: Vec<Result<Answer, QueryError>>,
+    /// What becomes of files that are fetched.
+    files: Result<(), String>,
 }
 
 impl Solo {
@@ -125,6 +127,7 @@ impl Solo {
             started: 0,
             gpus: Vec::new(),
             answers: Vec::new(),
+            files: Ok(()),
         };
         solo.turn(vec![Input::Ask {
             id: 1,
@@ -156,6 +159,10 @@ impl Solo {
                             ticket,
                             result: Ok(()),
                         });
+                    }
+                    Effect::Disk(DiskEffect::FetchBlobs { ticket, .. }) => {
+                        let result = self.files.clone();
+                        inputs.push(Input::Fetched { ticket, result });
                     }
                     Effect::Task(TaskEffect::Start(StartTask {
                         job,
@@ -301,6 +308,7 @@ fn before_a_task_was_done_its_timeout_says_how_long_it_may_take() {
             started: 0,
             gpus: Vec::new(),
             answers: Vec::new(),
+            files: Ok(()),
         };
         solo.turn(vec![Input::Ask {
             id: 1,

@@ -1,7 +1,7 @@
-//! What a replica does to have the results that another holder shows it.
+//! What a holder does to have the results that another shows it.
 
 use super::{holders::done, *};
-use nodectl_types::{BlobHash, JobHead};
+use nodectl_types::{BlobHash, Cell, JobHead};
 
 const OTHER: NodeId = NodeId([2; 32]);
 const JOB: JobId = JobId(7);
@@ -157,4 +157,41 @@ fn a_replica_does_without_what_tasks_are_given() {
         }
     }
     assert_eq!(kept_after, Some(6));
+}
+
+/// A holder of before shows a result of which nobody has the files any more. Here the task runs,
+/// and ends while they are looked for.
+#[test]
+fn a_result_without_its_files_gives_way_to_one_that_was_reported_meanwhile() {
+    let mut solo = Solo::with(1, 0);
+    solo.files = Err("nobody has it".into());
+    let mut of_before = done(0, OTHER);
+    (of_before.accepted, of_before.attempt.epoch) = (0, 0);
+    solo.state
+        .learn(OTHER, solo.job, None, vec![Arc::new(of_before)]);
+    solo.turn(vec![Input::PeerUp(OTHER)]);
+    let own = solo.record(Outcome::Done);
+    let ended = Input::TaskEnded {
+        job: solo.job,
+        record: Box::new(own.clone()),
+    };
+    solo.turn(vec![ended]);
+    let known = |solo: &Solo| {
+        solo.state
+            .copy_of(solo.job)
+            .expect("its own")
+            .lattice
+            .cell(0)
+    };
+    for _ in 0..60 {
+        if known(&solo).is_done() {
+            break;
+        }
+        solo.mono = solo.mono + Duration::from_millis(500);
+        solo.turn(vec![Input::Tick]);
+    }
+    let Cell::Done(result) = known(&solo) else {
+        panic!("the task is not done: {:?}", known(&solo));
+    };
+    assert_eq!((result.attempt, solo.started), (own.attempt, 1));
 }

@@ -140,6 +140,10 @@ const SEEDS: &[(u64, &str)] = &[
         1103488,
         "a claim to a log took entries that its own disk had not taken, and was made again",
     ),
+    (
+        1104805,
+        "a result without its files was told, though another with its files had been reported",
+    ),
 ];
 
 pub fn that_have_shown_something() {
