@@ -22,7 +22,15 @@ pub async fn leave(client: &Client) -> Result<Exit, CliError> {
     let process = process_behind(client.socket()).await;
     client.leave().await?;
     let deadline = Instant::now() + LEAVE;
-    while client.node().await.is_ok() && Instant::now() < deadline {
+    while client.node().await.is_ok() {
+        if Instant::now() >= deadline {
+            tell!(
+                "{} still answers {} s after it was told to leave; its log says what it waits for",
+                node.name,
+                LEAVE.as_secs()
+            );
+            return Ok(Exit::Failed);
+        }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
     // A node's data directory is free when its process has ended: who joins again right after this
