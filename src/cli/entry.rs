@@ -188,17 +188,16 @@ async fn look(client: &Client, command: JobCommand) -> Result<Exit, CliError> {
 /// the progress.
 fn start_log(settings: &LogSettings, is_node: bool) {
     let level = match settings.level {
-        LogLevel::Error => "error",
-        LogLevel::Warn => "warn",
-        LogLevel::Info if is_node => "info",
-        LogLevel::Info => "warn",
-        LogLevel::Debug => "debug",
-        LogLevel::Trace => "trace",
+        LogLevel::Error => "nodectl=error",
+        LogLevel::Warn => "nodectl=warn",
+        LogLevel::Info if is_node => "nodectl=info",
+        LogLevel::Info => "nodectl=warn",
+        LogLevel::Debug => "nodectl=debug",
+        // What the network does below, too.
+        LogLevel::Trace => "nodectl=trace,libp2p=debug",
     };
     let log = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(format!(
-            "nodectl={level}"
-        )))
+        .with_env_filter(tracing_subscriber::EnvFilter::new(level))
         .with_writer(std::io::stderr)
         .with_ansi(
             std::io::stderr().is_terminal()
