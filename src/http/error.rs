@@ -144,7 +144,7 @@ fn hint(error: &QueryError) -> Option<&'static str> {
         QueryError::Timeout(_) => "`nodectl nodes` shows who is away; try again",
         QueryError::NoCoordinator { .. } => "start one of these nodes again; the job then goes on",
         QueryError::Unsatisfiable(_) => {
-            "ask for less, or say `wait = true` in the job file (`--set wait=true` without one): it then waits for a node that can run it"
+            "ask for less, or have it wait for a node that can run it: `wait = true` in a job file, `--set wait=true`, `\"wait_for_nodes\": true` in a request"
         }
         QueryError::Invalid(_) => "`nodectl init` writes a job file that works",
         QueryError::Storage(why) if why.contains("ead-only") => {
