@@ -261,7 +261,7 @@ impl State {
         from: NodeId,
         (job, epoch, ticket): (JobId, u32, u64),
         head: Option<JobHead>,
-        records: Vec<Arc<TaskRecord>>,
+        (records, without_files): (Vec<Arc<TaskRecord>>, bool),
     ) {
         if let Some(head) = &head
             && head.is_ordered()
@@ -293,7 +293,12 @@ impl State {
             keep.push(Record::Head(head));
         }
         let say = Message::ReplicateKept { job, epoch, ticket };
-        self.promise(job, keep, Then::Say(from, Box::new(say)), fetching);
+        let then = Then::Say(from, Box::new(say));
+        match fetching {
+            // Whoever has them may have them all the same: they are looked for.
+            Some(_) if without_files => self.keep_without_files(job, keep, then, true),
+            fetching => self.promise(job, keep, then, fetching),
+        }
     }
 
     /// Records that another holder has, of a chunk that we asked it for or unasked.

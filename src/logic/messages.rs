@@ -33,7 +33,11 @@ impl State {
                 ticket,
                 head,
                 records,
-            } => self.replicate(from, (job, epoch, ticket), head.map(|head| *head), records),
+                without_files,
+            } => {
+                let head = head.map(|head| *head);
+                self.replicate(from, (job, epoch, ticket), head, (records, without_files));
+            }
             Message::ReplicateKept { job, epoch, ticket } => {
                 self.replicate_kept(from, job, epoch, ticket);
             }

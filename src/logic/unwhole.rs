@@ -8,7 +8,7 @@
 //! result without its files is better than none, and they are looked for (`healing`).
 
 use super::{State, copies::Then, lattice::Lattice};
-use nodectl_types::{BlobHash, Cell, JobId, Record, TaskIndex, TaskRecord};
+use nodectl_types::{BlobHash, Cell, JobId, Message, Record, TaskIndex, TaskRecord};
 use std::sync::Arc;
 
 /// So often, under one claim, results that would take the place of whole ones are refused for want
@@ -87,7 +87,7 @@ impl State {
         self.blobs_lost(lost);
         let then = match refused {
             0 => then,
-            _ => self.without_pull(job, then),
+            _ => self.refuse(job, then),
         };
         let goes_on = matches!(then, Then::Next(..));
         if refused == 0 || goes_on || !taken.is_empty() {
@@ -95,17 +95,23 @@ impl State {
         }
     }
 
-    /// Not all of a chunk that was pulled is taken: it is pulled anew some time.
-    fn without_pull(&mut self, job: JobId, then: Then) -> Then {
+    /// Not all of what came is taken: whoever sent it learns of what is here, and a chunk that was
+    /// pulled is pulled anew some time.
+    fn refuse(&mut self, job: JobId, then: Then) -> Then {
         match then {
             Then::Pulled(from, chunk) => {
                 self.core.resync.written(from, job, chunk, false);
                 Then::Nothing
             }
             Then::Next(from, parts, tries, then) => {
-                Then::Next(from, parts, tries, Box::new(self.without_pull(job, *then)))
+                Then::Next(from, parts, tries, Box::new(self.refuse(job, *then)))
             }
-            then @ (Then::Say(..) | Then::Nothing) => then,
+            Then::Say(to, _) => {
+                let error = "it has results with their files in place of others without".into();
+                self.core.send(to, Message::Declined { job, error });
+                Then::Nothing
+            }
+            Then::Nothing => Then::Nothing,
         }
     }
 }

@@ -79,6 +79,9 @@ pub enum Message {
         ticket: u64,
         head: Option<Box<JobHead>>,
         records: Vec<Arc<TaskRecord>>,
+        /// The sender has not all files of these records, and could not get them: they are kept
+        /// without.
+        without_files: bool,
     },
     ReplicateKept {
         job: JobId,

@@ -432,6 +432,7 @@ impl Coordinator {
                     ticket,
                     head,
                     records,
+                    without_files: batch.without_files,
                 },
             );
         }

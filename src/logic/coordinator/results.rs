@@ -48,6 +48,8 @@ pub(super) struct RecordBatch {
     pub bytes: usize,
     since: Time,
     written: bool,
+    /// Files of the records could not be had: replicas do without, too.
+    pub without_files: bool,
     kept_by: BTreeSet<NodeId>,
     /// The batch was pulled from that node, of that chunk.
     pulled: Option<(NodeId, PulledChunk)>,
@@ -62,6 +64,7 @@ impl RecordBatch {
             bytes,
             since,
             written: false,
+            without_files: false,
             kept_by: BTreeSet::new(),
             pulled: None,
         }
@@ -86,6 +89,8 @@ struct Awaited {
     /// When their node last told of them.
     told: Time,
     fetching: Fetching,
+    /// They are taken without their files.
+    without_files: bool,
 }
 
 impl Awaited {
@@ -351,6 +356,7 @@ impl Coordinator {
                         chunk: None,
                         told,
                         fetching,
+                        without_files: false,
                     },
                 )
             }

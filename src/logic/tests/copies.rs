@@ -195,3 +195,58 @@ fn a_result_without_its_files_gives_way_to_one_that_was_reported_meanwhile() {
     };
     assert_eq!((result.attempt, solo.started), (own.attempt, 1));
 }
+
+/// A coordinator took a result whose files nobody had that it could reach: its replicas keep it
+/// without, too, but not in the place of one with its files.
+#[test]
+fn a_replica_keeps_what_its_coordinator_has_without_files() {
+    let mut state = node();
+    let spec = JobSpec {
+        repeat: 2,
+        ..(*spec()).clone()
+    };
+    let head = JobHead {
+        epoch: 1,
+        version: 1,
+        holder: OTHER,
+        ..JobHead::unclaimed(JOB, &spec, spec.hash())
+    };
+    state.restore(JOB, Record::Spec(Arc::new(spec)));
+    state.restore(JOB, Record::Head(head));
+    let mut whole = done(1, OTHER);
+    (whole.accepted, whole.attempt.number) = (0, 0);
+    state.restore(JOB, Record::Task(Arc::new(whole.clone())));
+    let mut answers = Vec::new();
+    for (ticket, task) in [(11, 0), (12, 1)] {
+        let message = Message::Replicate {
+            job: JOB,
+            epoch: 1,
+            ticket,
+            head: None,
+            records: vec![large(task)],
+            without_files: true,
+        };
+        let from = OTHER;
+        let mut inputs = vec![Input::Message { from, message }];
+        while !inputs.is_empty() {
+            for effect in state.handle(Now::default(), std::mem::take(&mut inputs)) {
+                match effect {
+                    Effect::Disk(DiskEffect::Persist { ticket, .. }) => {
+                        let result = Ok(());
+                        inputs.push(Input::Persisted { ticket, result });
+                    }
+                    Effect::Send { to, message } if to == OTHER => match message {
+                        Message::ReplicateKept { ticket, .. } => answers.push(Some(ticket)),
+                        Message::Declined { .. } => answers.push(None),
+                        _ => {}
+                    },
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert_eq!(answers, [Some(11), None]);
+    let lattice = &state.copy_of(JOB).expect("restored").lattice;
+    assert!(lattice.lacks_files(0, large(0).cell()));
+    assert_eq!(lattice.cell(1), whole.cell());
+}

@@ -80,6 +80,7 @@ fn ballots() -> Vec<Message> {
 pub fn messages() -> Vec<Message> {
     let mut all = membership();
     all.extend(replication());
+    all.extend(comparing());
     all.push(Message::VoteRefused { job: JOB, epoch: 3 });
     all.extend(ballots());
     all.extend(execution());
@@ -203,6 +204,7 @@ fn replication() -> Vec<Message> {
             ticket: 11,
             head: None,
             records: records(),
+            without_files: true,
         },
         Message::Replicate {
             job: JOB,
@@ -210,12 +212,19 @@ fn replication() -> Vec<Message> {
             ticket: 12,
             head: Some(Box::new(head())),
             records: Vec::new(),
+            without_files: false,
         },
         Message::ReplicateKept {
             job: JOB,
             epoch: 3,
             ticket: 11,
         },
+    ]
+}
+
+fn comparing() -> Vec<Message> {
+    let records = || vec![Arc::new(record(Outcome::Done))];
+    vec![
         Message::Digests {
             job: JOB,
             epoch: 3,

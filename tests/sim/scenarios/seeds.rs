@@ -144,6 +144,10 @@ const SEEDS: &[(u64, &str)] = &[
         1104805,
         "a result without its files was told, though another with its files had been reported",
     ),
+    (
+        1134679,
+        "no replica took a result whose files its coordinator had not, and the job never ended",
+    ),
 ];
 
 pub fn that_have_shown_something() {

@@ -99,6 +99,7 @@ impl Coordinator {
                 ticket,
                 head: Some(Box::new(head.clone())),
                 records: Vec::new(),
+                without_files: false,
             };
             core.send(node, message);
         }

@@ -10,7 +10,7 @@ impl Coordinator {
         core: &mut Core,
         from: NodeId,
         chunk: Option<PulledChunk>,
-        records: Vec<Arc<TaskRecord>>,
+        (records, without_files): (Vec<Arc<TaskRecord>>, bool),
     ) {
         if records.is_empty() {
             if let Some(chunk) = chunk {
@@ -22,6 +22,7 @@ impl Coordinator {
         // has.
         let batch = RecordBatch {
             pulled: chunk.map(|chunk| (from, chunk)),
+            without_files,
             ..RecordBatch::new(records, core.mono())
         };
         self.keep(core, batch);
@@ -61,6 +62,7 @@ impl Coordinator {
             let mut awaited = awaited.expect("the ticket was found among the awaited");
             awaited.records = self.without_replaced(core, lattice, awaited.records);
             awaited.records = self.without_files(core, lattice, awaited.records);
+            awaited.without_files = true;
             self.keep_learned_part(core, awaited.chunk.flatten(), awaited);
             return true;
         }
@@ -92,9 +94,9 @@ impl Coordinator {
         while let Some(records) = parts.pop_front() {
             let Some(fetching) = Fetching::of(&records, from) else {
                 if parts.is_empty() {
-                    return self.keep_learned(core, from, chunk, records);
+                    return self.keep_learned(core, from, chunk, (records, false));
                 }
-                self.keep_learned(core, from, None, records);
+                self.keep_learned(core, from, None, (records, false));
                 continue;
             };
             let awaited = Awaited {
@@ -104,10 +106,11 @@ impl Coordinator {
                 chunk: Some(chunk),
                 told: core.mono(),
                 fetching: fetching.after(tries),
+                without_files: false,
             };
             return self.fetch(core, awaited);
         }
-        self.keep_learned(core, from, chunk, Vec::new());
+        self.keep_learned(core, from, chunk, (Vec::new(), false));
     }
 
     /// Keeps records whose files were awaited; those that came with them are next.
@@ -117,12 +120,14 @@ impl Coordinator {
             records,
             rest,
             fetching,
+            without_files,
             ..
         } = awaited;
+        let learned = (records, without_files);
         if rest.is_empty() {
-            return self.keep_learned(core, from, chunk, records);
+            return self.keep_learned(core, from, chunk, learned);
         }
-        self.keep_learned(core, from, None, records);
+        self.keep_learned(core, from, None, learned);
         let tries = fetching.tries_for_next();
         self.keep_parts(core, from, chunk, (rest, tries));
     }

@@ -154,6 +154,7 @@ fn heads_and_records() -> Oversized {
         ticket: 1,
         head: head.map(Box::new),
         records,
+        without_files: false,
     };
     let record = Arc::new(record(Outcome::Done));
     let records = vec![record; most + 1];
