@@ -12,7 +12,7 @@ use common::{
     LATER,
     cluster::{Cluster, both},
     job::{read_results, run_to_end},
-    python::{COMPILED, keep_compiled, python_path, python_path_with},
+    python::{COMPILED, keep_compiled, python_env_with, python_path},
     training::checkpoints,
     wait_until,
 };
@@ -53,10 +53,19 @@ with ParameterServer.connect(**options) as server:
 
 /// A cluster whose tasks find the package.
 fn cluster(nodes: usize, path: &OsStr) -> Cluster {
+    let path = path.to_str().expect("UTF-8").to_string();
+    cluster_with(nodes, &[("PYTHONPATH", path)])
+}
+
+/// Nodes with these variables.
+fn cluster_with(nodes: usize, env: &[(&str, String)]) -> Cluster {
     let mut cluster = Cluster::of(0);
-    let path = path.to_str().expect("UTF-8");
+    let env = env.iter().map(|(name, value)| (*name, value.as_str()));
+    let env: Vec<(&str, &str)> = env
+        .chain([("NODECTL_NODE__CORES", "2"), COMPILED])
+        .collect();
     for _ in 0..nodes {
-        cluster.add(&[("PYTHONPATH", path), ("NODECTL_NODE__CORES", "2"), COMPILED]);
+        cluster.add(&env);
     }
     cluster.wait_members(nodes);
     cluster

@@ -51,20 +51,35 @@ pub fn python_path_of(python: &str) -> Option<OsString> {
     None
 }
 
-/// Where scripts of the package find this module, too.
-pub fn python_path_with(module: &str) -> Option<OsString> {
+/// Where Debian's packages put modules.
+const OF_DEBIAN: &str = "/usr/lib/python3/dist-packages";
+
+/// Variables with which `python3` has the package and this module, be that the `python3` in `PATH`
+/// or the system's.
+pub fn python_env_with(module: &str) -> Option<Vec<(&'static str, String)>> {
+    let [package, needed, tests] = [package(), installed(NEEDED), installed(FOR_TESTS)];
+    // Debian's modules were built for Debian's numpy, which so comes first.
     let paths = [
-        joined(&[package(), installed(NEEDED)]),
-        joined(&[package(), installed(FOR_TESTS), installed(NEEDED)]),
+        joined(&[package.clone(), needed.clone()]),
+        joined(&[package.clone(), tests, needed.clone()]),
+        joined(&[package, OF_DEBIAN.into(), needed]),
     ];
     let code = format!("import nodectl.params, {module}");
-    let found = paths
-        .into_iter()
-        .find(|path| runs("python3".as_ref(), &code, Some(path)));
-    if found.is_none() {
-        println!("SKIPPED: no python3 with {module}");
+    for program in ["python3", "/usr/bin/python3"] {
+        let has = |path: &&OsString| runs(program.as_ref(), &code, Some(path));
+        let Some(path) = paths.iter().find(has) else {
+            continue;
+        };
+        let utf8 = |text: &OsStr| text.to_str().expect("UTF-8").to_string();
+        let mut env = vec![("PYTHONPATH", utf8(path))];
+        if program != "python3" {
+            let others = std::env::var_os("PATH").unwrap_or_default();
+            env.push(("PATH", format!("/usr/bin:{}", utf8(&others))));
+        }
+        return Some(env);
     }
-    found
+    println!("SKIPPED: neither python3 nor /usr/bin/python3 has numpy and {module}");
+    None
 }
 
 /// A Python that has this module: the one that `NODECTL_TEST_PYTHON` names, else `python3`.

@@ -1,8 +1,11 @@
 //! What tasks save of themselves, and find when they run again.
 
-use super::{job_file, python_job, read, run, runs_one_of};
+use super::{env_with, job_file, python_job, read, run, runs_one_of};
 use crate::common::{
-    LATER, cluster::Cluster, job::write_job, python::python_path_with, wait_until,
+    LATER,
+    cluster::{Cluster, both},
+    job::write_job,
+    wait_until,
 };
 use std::{fs, path::PathBuf};
 
@@ -11,7 +14,7 @@ const BEGIN: &str = r#"
 import os, pathlib, time
 rank, go = os.environ["RANK"], pathlib.Path("GO")
 states = pathlib.Path(os.environ["NODECTL_CHECKPOINT_DIR"])
-state, half = states / "steps" / "state", states / ".half"
+state, half = states / "steps" / "state", states / ".half.state"
 def begin(steps):
     with open("NOTES", "a") as notes:
         notes.write(f"{rank} {os.getpid()} {steps}\n")
@@ -84,6 +87,21 @@ while True:
 dist.destroy_process_group()
 "#;
 
+/// Waits for something that a job's only task does, as long as that has not failed.
+fn wait_while_it_runs(
+    cluster: &Cluster,
+    (asked, id): (usize, &str),
+    what: &str,
+    holds: impl Fn() -> bool,
+) {
+    wait_until(LATER, what, || {
+        let has_failed = cluster.phase(asked, id).as_deref() == Some("failed");
+        let said = || both(&cluster.run(asked, &["logs", id, "0", "--stderr"]));
+        assert!(!has_failed, "{}", said());
+        holds()
+    });
+}
+
 /// A gang of so many ranks, on as many nodes, of which one dies.
 fn goes_on_after_a_node_has_died(
     name: &str,
@@ -113,7 +131,7 @@ fn goes_on_after_a_node_has_died(
         let mut entries = kept.into_iter().flatten().flatten();
         entries.any(|entry| is_whole(entry.path()))
     };
-    wait_until(LATER, "two nodes have a checkpoint", || {
+    wait_while_it_runs(&cluster, (0, &id), "two nodes have a checkpoint", || {
         (0..=ranks).filter(has_checkpoint).count() == 2
     });
     let first = begun();
@@ -125,7 +143,9 @@ fn goes_on_after_a_node_has_died(
         .expect("a node runs it");
     let asked = (dead + 1) % (ranks + 1);
     cluster.kill9(dead);
-    wait_until(LATER, "all ranks run again", || begun().len() == 2 * ranks);
+    wait_while_it_runs(&cluster, (asked, &id), "all ranks run again", || {
+        begun().len() == 2 * ranks
+    });
     let from: Vec<u32> = begun()[ranks..].iter().map(|line| line[2]).collect();
     let is_saved = (1..=5).contains(&from[0]);
     assert!(
@@ -144,9 +164,7 @@ fn a_gang_whose_node_dies_goes_on_from_its_newest_checkpoint() {
 
 #[test]
 fn so_does_pytorchs_ddp_on_three_nodes() {
-    if let Some(path) = python_path_with("torch") {
-        let path = path.to_str().expect("UTF-8");
-        let more = format!("env = {{ PYTHONPATH = \"{path}\", OMP_NUM_THREADS = \"1\" }}");
+    if let Some(more) = env_with("torch", "OMP_NUM_THREADS = \"1\"") {
         goes_on_after_a_node_has_died("fitting", (1, 3), FITTING, &more);
     }
 }

@@ -9,7 +9,7 @@ use common::{
     LATER, SOON,
     cluster::{Cluster, both},
     job::{stdout, write_job},
-    python::python_path_with,
+    python::python_env_with,
     wait_for, wait_until,
 };
 use std::{
@@ -550,15 +550,22 @@ fn nobody_else_gets_into_the_world_of_an_mpi_program() {
     });
 }
 
+/// The line of a job file that gives programs this module, and more variables. None where there is
+/// no such module.
+fn env_with(module: &str, more: &str) -> Option<String> {
+    let env = python_env_with(module)?.into_iter();
+    let env: String = env
+        .map(|(name, value)| format!("{name} = \"{value}\", "))
+        .collect();
+    Some(format!("env = {{ {env}{more} }}"))
+}
+
 /// Runs a program of a library's in two processes on two nodes; returns what each printed. None
 /// where there is no such library.
 fn two_processes(library: &str, script: &str, more: &str) -> Option<[String; 2]> {
-    let path = python_path_with(library)?;
+    let env = env_with(library, more)?;
     let cluster = Cluster::of(2);
-    let more = format!(
-        "nodes = 2\nenv = {{ PYTHONPATH = \"{}\", {more} }}",
-        path.to_str().expect("UTF-8")
-    );
+    let more = format!("nodes = 2\n{env}");
     let name = format!("train-{library}");
     let into = run(&cluster, &python_job(&cluster, &name, script, &more), &name);
     Some(["stdout", "ranks/1/stdout"].map(|file| read(&into.join("0").join(file))))

@@ -79,10 +79,10 @@ with ParameterServer.connect(**options) as server:
 
 #[test]
 fn workers_share_a_tree_of_jax() {
-    let Some(path) = python_path_with("jax") else {
+    let Some(env) = python_env_with("jax") else {
         return;
     };
-    let cluster = cluster(1, &path);
+    let cluster = cluster_with(1, &env);
     let job = job(&cluster, "jax", 2, 1, r#"{"steps": 150, "rate": 0.05}"#);
     fs::write(job.with_file_name("train.py"), JAX_SCRIPT).expect("writable");
     let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
@@ -135,10 +135,10 @@ with ParameterServer.connect(optimizer="momentum", rate=0.05, use_sfb=use_sfb) a
 
 #[test]
 fn models_of_pytorch_send_factors_of_their_dense_layers() {
-    let Some(path) = python_path_with("torch") else {
+    let Some(env) = python_env_with("torch") else {
         return;
     };
-    let cluster = cluster(2, &path);
+    let cluster = cluster_with(2, &env);
     let weights = [true, false].map(|use_sfb| {
         let job = job(
             &cluster,
@@ -161,10 +161,10 @@ fn models_of_pytorch_send_factors_of_their_dense_layers() {
 
 #[test]
 fn the_example_with_pytorch_learns_the_digits() {
-    let Some(path) = python_path_with("torch") else {
+    let Some(env) = python_env_with("torch") else {
         return;
     };
-    let cluster = cluster(2, &path);
+    let cluster = cluster_with(2, &env);
     let example =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python/examples/train_torch.toml");
     let into = cluster.dir.path().join("out");
@@ -183,10 +183,10 @@ fn the_example_with_pytorch_learns_the_digits() {
 
 #[test]
 fn models_of_pytorch_take_steps_by_themselves_and_outer_ones_together() {
-    let Some(path) = python_path_with("torch") else {
+    let Some(env) = python_env_with("torch") else {
         return;
     };
-    let cluster = cluster(2, &path);
+    let cluster = cluster_with(2, &env);
     let job = job(&cluster, "local", 2, 2, "{}");
     fs::write(job.with_file_name("train.py"), LOCAL_SCRIPT).expect("writable");
     let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
