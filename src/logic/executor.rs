@@ -636,6 +636,7 @@ impl Ordered {
                 job,
                 task: key.0,
                 attempt: key.1,
+                goes_on: give_back,
             }));
         }
     }

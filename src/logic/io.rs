@@ -300,6 +300,8 @@ pub enum TaskEffect {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,
+        /// The task runs again, and goes on from what it saves of itself now.
+        goes_on: bool,
     },
     /// End it as if it had ended by itself, with this status; `Input::TaskEnded` follows.
     Fail {

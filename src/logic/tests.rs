@@ -176,7 +176,9 @@ impl Solo {
                         self.started += 1;
                         inputs.push(Input::TaskStarted { job, task, attempt });
                     }
-                    Effect::Task(TaskEffect::Stop { job, task, attempt }) => {
+                    Effect::Task(TaskEffect::Stop {
+                        job, task, attempt, ..
+                    }) => {
                         self.running.retain(|key| *key != (task, attempt));
                         inputs.push(Input::TaskStopped { job, task, attempt });
                     }

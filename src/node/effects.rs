@@ -227,7 +227,12 @@ impl Node {
             TaskEffect::ClosePort { job, task, attempt } => {
                 self.ports.runner.close_world(job, task, attempt);
             }
-            TaskEffect::Stop { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
+            TaskEffect::Stop {
+                job,
+                task,
+                attempt,
+                goes_on,
+            } => self.ports.runner.stop(job, task, attempt, goes_on),
             TaskEffect::Fail {
                 job,
                 task,

@@ -594,8 +594,8 @@ pub trait Runner: Send + Sync {
     /// Prepares the task's directory and starts it. `WorkerEvent`s follow.
     fn start(&self, task: StartTask);
     /// SIGTERM, then SIGKILL after the task's grace, to everything the task started. `Stopped`
-    /// follows unless it had already ended.
-    fn stop(&self, job: JobId, task: TaskIndex, attempt: Attempt);
+    /// follows unless it had already ended. Without `goes_on` nobody wants what it saves of itself.
+    fn stop(&self, job: JobId, task: TaskIndex, attempt: Attempt, goes_on: bool);
     /// The same, but it counts as an end by itself, with this status: `Ended` follows.
     fn fail(&self, job: JobId, task: TaskIndex, attempt: Attempt, status: i32);
     /// All tasks stand still from now on, those too that start later, or go on. The time does not

@@ -76,7 +76,11 @@ pub async fn run(
     } = command;
     // A process may save what it has when it is asked to end.
     if let Some(watch) = checkpoints.filter(|_| counts_as != ProcessEnd::Exited(0)) {
-        watch.end(context).await;
+        tokio::select! {
+            biased;
+            () = stop.leaves_nothing() => {}
+            () = watch.end(context) => {}
+        }
     }
     let context = context.clone();
     let finish = move || {

@@ -236,8 +236,11 @@ impl Runner for Workers {
         });
     }
 
-    fn stop(&self, job: JobId, task: TaskIndex, attempt: Attempt) {
+    fn stop(&self, job: JobId, task: TaskIndex, attempt: Attempt, goes_on: bool) {
         if let Some(stop) = self.context.running().get(&(job, task, attempt)) {
+            if !goes_on {
+                stop.leave_nothing();
+            }
             stop.ask();
         }
     }

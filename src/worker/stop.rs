@@ -9,6 +9,8 @@ use tokio::sync::watch;
 
 pub struct Stop {
     asked: watch::Sender<bool>,
+    /// Nobody goes on from what it has saved.
+    leaves_nothing: watch::Sender<bool>,
     /// What its end counts as, if not as one that somebody asked for.
     status: OnceLock<i32>,
     process: Mutex<Option<(Arc<SupervisorLink>, LaunchId)>>,
@@ -18,6 +20,7 @@ impl Default for Stop {
     fn default() -> Self {
         Self {
             asked: watch::Sender::new(false),
+            leaves_nothing: watch::Sender::new(false),
             status: OnceLock::new(),
             process: Mutex::default(),
         }
@@ -58,6 +61,17 @@ impl Stop {
     pub async fn asked(&self) {
         // It fails when the sender is gone, which is here.
         let _ = self.asked.subscribe().wait_for(|asked| *asked).await;
+    }
+
+    /// Has the attempt end without keeping what it has saved of itself.
+    pub fn leave_nothing(&self) {
+        self.leaves_nothing.send_replace(true);
+    }
+
+    /// Returns when nothing of what the attempt saves is to be kept.
+    pub async fn leaves_nothing(&self) {
+        let mut leaves = self.leaves_nothing.subscribe();
+        let _ = leaves.wait_for(|leaves| *leaves).await;
     }
 
     /// From now on asking stops this process; at once if somebody has asked before.

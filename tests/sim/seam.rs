@@ -434,9 +434,9 @@ impl World {
                 self.give(node, life, input);
             }
             TaskEffect::ClosePort { .. } => {}
-            TaskEffect::Stop { job, task, attempt } => {
-                self.stop_task(node, life, (job, task, attempt))
-            }
+            TaskEffect::Stop {
+                job, task, attempt, ..
+            } => self.stop_task(node, life, (job, task, attempt)),
             TaskEffect::Fail {
                 job, task, attempt, ..
             } => {

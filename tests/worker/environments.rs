@@ -330,7 +330,7 @@ fn those_used_longest_ago_go_when_there_are_too_many() {
         said(&lab.run(job, &listed()));
     }
     assert_eq!(lab.kept().len(), 2, "the one in use and the last");
-    lab.lab.workers().stop(JobId(1), 0, attempt());
+    lab.lab.workers().stop(JobId(1), 0, attempt(), true);
     assert!(matches!(
         lab.lab.worker_event(),
         WorkerEvent::Stopped { .. }
@@ -476,7 +476,7 @@ fn a_stopped_task_does_not_wait_for_it() {
     let mut lab = EnvironmentLab::new();
     let work = lab.work(&listed());
     lab.start(1, 0, &work);
-    lab.lab.workers().stop(JobId(1), 0, attempt());
+    lab.lab.workers().stop(JobId(1), 0, attempt(), true);
     assert!(matches!(
         lab.lab.worker_event(),
         WorkerEvent::Stopped { .. }

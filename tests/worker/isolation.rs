@@ -150,7 +150,7 @@ fn tasks_may_use_the_api_only_where_nothing_is_hidden_from_them() {
         });
         let pid = fs::read_to_string(&path).unwrap().trim().parse().unwrap();
         let kept_out = lab.workers().keeps_out(pid);
-        Runner::stop(lab.workers(), JOB, 0, attempt());
+        Runner::stop(lab.workers(), JOB, 0, attempt(), true);
         while !matches!(lab.worker_event(), WorkerEvent::Stopped { .. }) {}
         until("its directory goes", || !lab.task_dir(0).exists());
         kept_out

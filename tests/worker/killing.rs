@@ -3,7 +3,7 @@
 use crate::harness::*;
 use nodectl::{
     ports::{Runner, WorkerEvent},
-    types::{Failure, Outcome},
+    types::{Failure, Outcome, WorkSpec},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -45,7 +45,7 @@ fn a_stopped_attempt_leaves_nothing_behind() {
         number_in(&lab.task_dir(0).join("stray")),
         number_in(&lab.task_dir(0).join("main")),
     ];
-    lab.workers().stop(JOB, 0, attempt());
+    lab.workers().stop(JOB, 0, attempt(), true);
     assert!(matches!(
         lab.worker_event(),
         WorkerEvent::Started { task: 0, .. }
@@ -58,6 +58,34 @@ fn a_stopped_attempt_leaves_nothing_behind() {
         !pids.into_iter().any(runs),
         "no process of it is left when it is told"
     );
+}
+
+/// No other node takes a copy, for which those wait that go on elsewhere.
+#[test]
+fn what_nobody_goes_on_from_ends_without_its_checkpoint() {
+    let mut lab = Lab::new();
+    let saving = |script: &str| WorkSpec {
+        checkpoint_dir: Some("states".into()),
+        ..sh(&format!("echo 1 > states/state; {script}"))
+    };
+    let end = |lab: &mut Lab| loop {
+        match lab.worker_event() {
+            WorkerEvent::Started { .. } => {}
+            event => return event,
+        }
+    };
+    lab.start(0, saving("echo $$ > main; sleep 1000"));
+    number_in(&lab.task_dir(0).join("main"));
+    lab.workers().stop(JOB, 0, attempt(), false);
+    let stopped = end(&mut lab);
+    assert!(matches!(stopped, WorkerEvent::Stopped { task: 0, .. }));
+    // One that has failed waits for its copy when it is cancelled.
+    lab.start(1, saving("exit 3"));
+    let kept = lab.store.dir().join(format!("{KEPT}1"));
+    until("it is kept", || kept.exists());
+    lab.workers().stop(JOB, 1, attempt(), false);
+    let failed = end(&mut lab);
+    assert!(matches!(failed, WorkerEvent::Ended { .. }), "{failed:?}");
 }
 
 #[test]
@@ -79,7 +107,7 @@ fn strays_end_with_their_task_and_others_stay() {
     assert_eq!(record.outcome, Outcome::Done);
     assert!(!runs(stray), "it was killed before the end was told");
     assert!(runs(other), "another task's is left alone");
-    lab.workers().stop(JOB, 1, attempt());
+    lab.workers().stop(JOB, 1, attempt(), true);
     until("the other's goes with it", || !runs(other));
 }
 

@@ -175,7 +175,7 @@ fn a_stopped_worker_leaves_nothing_behind() {
         lab.worker_event(),
         WorkerEvent::Started { task: 0, .. }
     ));
-    lab.workers().stop(JOB, 0, attempt());
+    lab.workers().stop(JOB, 0, attempt(), true);
     let ended = lab.worker_event();
     drop(hold);
     // Its answer to INIT may have ended it first.

@@ -346,7 +346,7 @@ fn a_stopped_call_ends_its_worker_with_all_that_it_started() {
     assert!(runs(stray), "it belongs to the worker, which goes on");
     lab.start(1, "hang", 0);
     let pid = number_in(&lab.lab.task_dir(1).join("begun"));
-    lab.lab.workers().stop(JOB, 1, attempt());
+    lab.lab.workers().stop(JOB, 1, attempt(), true);
     let stopped = loop {
         match lab.lab.worker_event() {
             WorkerEvent::Started { .. } => {}

@@ -80,7 +80,7 @@ fn what_starts_later_stands_still_too_and_can_be_stopped() {
             break;
         }
     }
-    lab.workers().stop(JOB, 0, attempt());
+    lab.workers().stop(JOB, 0, attempt(), true);
     loop {
         match lab.event() {
             Event::Worker(WorkerEvent::Stopped { .. }) => break,

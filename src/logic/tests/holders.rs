@@ -77,13 +77,11 @@ impl Trio {
         while !inputs.is_empty() {
             let (node, input) = inputs.remove(0);
             self.mono = self.mono + Duration::from_micros(10);
-            for effect in self.nodes[node].handle(
-                Now {
-                    mono: self.mono,
-                    wall_ms: 0,
-                },
-                [input],
-            ) {
+            let now = Now {
+                mono: self.mono,
+                wall_ms: 0,
+            };
+            for effect in self.nodes[node].handle(now, [input]) {
                 match effect {
                     Effect::Send { to, message } => inputs.extend(self.send(node, to, message)),
                     Effect::KeepThenSend { to, message, .. } => {
@@ -135,7 +133,9 @@ impl Trio {
                         self.running.push((node, job, task, attempt));
                         inputs.push((node, Input::TaskStarted { job, task, attempt }));
                     }
-                    Effect::Task(TaskEffect::Stop { job, task, attempt }) => {
+                    Effect::Task(TaskEffect::Stop {
+                        job, task, attempt, ..
+                    }) => {
                         self.running
                             .retain(|running| *running != (node, job, task, attempt));
                         inputs.push((node, Input::TaskStopped { job, task, attempt }));

@@ -108,7 +108,9 @@ impl Pair {
                         self.running.push((node, job, task, attempt));
                         inputs.push((node, Input::TaskStarted { job, task, attempt }));
                     }
-                    Effect::Task(TaskEffect::Stop { job, task, attempt }) => {
+                    Effect::Task(TaskEffect::Stop {
+                        job, task, attempt, ..
+                    }) => {
                         self.running
                             .retain(|running| *running != (node, job, task, attempt));
                         inputs.push((node, Input::TaskStopped { job, task, attempt }));

@@ -59,7 +59,9 @@ impl Lone {
                         self.running.push((job, work.name.clone(), task, attempt));
                         inputs.push(Input::TaskStarted { job, task, attempt });
                     }
-                    Effect::Task(TaskEffect::Stop { job, task, attempt }) => {
+                    Effect::Task(TaskEffect::Stop {
+                        job, task, attempt, ..
+                    }) => {
                         self.running
                             .retain(|(of, _, number, _)| (*of, *number) != (job, task));
                         inputs.push(Input::TaskStopped { job, task, attempt });

@@ -333,7 +333,10 @@ impl Executor {
 
     pub(super) fn stop_crew_for(&mut self, core: &mut Core, from: NodeId, key: GangKey) {
         match self.gangs.crews.get(&key) {
-            Some(crew) if crew.lead == from => self.stop_crew(core, key, "it was stopped"),
+            Some(crew) if crew.lead == from => {
+                let is_unwanted = from == core.me && self.gangs.is_unwanted(&key);
+                self.end_crew(core, key, "it was stopped", !is_unwanted);
+            }
             _ => {
                 let why = "it is over".into();
                 say(core, from, key, GangWord::Gone { why });
@@ -341,8 +344,13 @@ impl Executor {
         }
     }
 
-    /// Ends this node's part, and tells the lead when nothing of it is left.
+    /// Ends this node's part of an attempt that is to run again.
     pub(super) fn stop_crew(&mut self, core: &mut Core, key: GangKey, why: &str) {
+        self.end_crew(core, key, why, true);
+    }
+
+    /// Ends this node's part, and tells the lead when nothing of it is left.
+    pub(super) fn end_crew(&mut self, core: &mut Core, key: GangKey, why: &str, goes_on: bool) {
         let Some(crew) = self.gangs.crews.get_mut(&key) else {
             return;
         };
@@ -365,6 +373,7 @@ impl Executor {
                 job,
                 task,
                 attempt: attempt_of(attempt, *rank),
+                goes_on,
             }));
         }
     }

@@ -95,7 +95,7 @@ impl Lead {
         self.seats.len() as u32 * self.work.gang.map_or(1, |gang| gang.per_node)
     }
 
-    fn is_unwanted(&self) -> bool {
+    pub(super) fn is_unwanted(&self) -> bool {
         matches!(self.stage, Stage::Ending(End::Dropped))
     }
 

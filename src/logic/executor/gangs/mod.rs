@@ -89,6 +89,11 @@ impl Gangs {
         Some(lead)
     }
 
+    /// Nobody wants to know of an attempt that this node leads, or has led.
+    fn is_unwanted(&self, key: &GangKey) -> bool {
+        self.led.get(key).is_none_or(Lead::is_unwanted)
+    }
+
     fn note_over(&mut self, key: GangKey) {
         if self.over.len() == REMEMBERED {
             self.over.pop_front();
@@ -158,7 +163,7 @@ impl Executor {
             self.gangs.forget_lead(core, key);
         }
         for key in crews {
-            self.stop_crew(core, key, "the job is over");
+            self.end_crew(core, key, "the job is over", false);
         }
     }
 
