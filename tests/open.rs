@@ -64,7 +64,10 @@ fn rows_are_tasks_once_though_their_coordinator_dies() {
     // What was added before is not added again, and what was not is, whoever coordinates the job.
     cluster.ok(left[0], &["add", &job, str_of(&second), "--key", "second"]);
     cluster.ok(left[1], &["add", &job, str_of(&first), "--key", "first"]);
-    cluster.ok(left[1], &["add", &job, str_of(&second), "--key", "second"]);
+    let again = cluster.run(left[1], &["add", &job, str_of(&second), "--key", "second"]);
+    let told =
+        format!("no task added to job {job}: 30 had been added already under the key second");
+    assert!(both(&again).contains(&told), "{}", both(&again));
     cluster.ok(left[0], &["close", &job]);
     assert_eq!(cluster.wait_end(left[0], &job), "done");
     let results = cluster.results(left[0], &job);

@@ -23,10 +23,16 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Adds the rows of a file, in parts, each under a key of its own.
 pub async fn add(client: &Client, args: AddArgs) -> Result<Exit, CliError> {
     let (columns, cells) = load_rows(&args.rows).map_err(CliError::Usage)?;
+    let job = &args.name.job;
+    // Under a key that was used before, rows may be tasks already: those with numbers below this.
+    // Where that cannot be told now, all count as new.
+    let before = match &args.key {
+        Some(_) => client.job(job).await.map_or(0, |job| job.line.tasks),
+        None => 0,
+    };
     let key = args
         .key
         .unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
-    let job = &args.name.job;
     let parts = parts(&columns, &cells);
     let mut interrupted = pin!(signals::end()?);
     if parts.len() > 1 {
@@ -34,7 +40,7 @@ pub async fn add(client: &Client, args: AddArgs) -> Result<Exit, CliError> {
         let count = counted(parts.iter().map(Vec::len).sum::<usize>(), "task");
         tell!("adding {count}; if this is cut off, the same with --key {key} adds the rest");
     }
-    let mut added = 0;
+    let (mut added, mut known) = (0, 0);
     for (part, rows) in parts.into_iter().enumerate() {
         let request = AddRequest {
             key: format!("{key}/{part}"),
@@ -50,7 +56,10 @@ pub async fn add(client: &Client, args: AddArgs) -> Result<Exit, CliError> {
             }
         };
         match answer {
-            Ok(more) => added += more,
+            Ok(tasks) => {
+                let old = tasks.iter().filter(|task| **task < before).count();
+                (added, known) = (added + tasks.len() - old, known + old);
+            }
             Err(error) => {
                 if added > 0 {
                     let added = counted(added, "task");
@@ -60,17 +69,35 @@ pub async fn add(client: &Client, args: AddArgs) -> Result<Exit, CliError> {
             }
         }
     }
-    let added = counted(added, "task");
-    tell!("{added} added to job {job}; `nodectl close {job}` when there are no more");
+    let told = told(job, &key, added, known);
+    tell!("{told}; `nodectl close {job}` when there are no more");
     Ok(Exit::Done)
 }
 
+/// What became of the rows: that they were tasks before is said with the key that tells so.
+fn told(job: &str, key: &str, added: usize, known: usize) -> String {
+    let count = match added {
+        0 if known > 0 => "no task".to_string(),
+        added => counted(added, "task"),
+    };
+    let already = format!("{known} had been added already under the key {key}");
+    match (added, known) {
+        (_, 0) => format!("{count} added to job {job}"),
+        (0, _) => format!("{count} added to job {job}: {already}"),
+        _ => format!("{count} added to job {job}, {already}"),
+    }
+}
+
 /// Asks until the answer is clear: under its key it is added once.
-async fn add_part(client: &Client, job: &str, request: &AddRequest) -> Result<usize, ClientError> {
+async fn add_part(
+    client: &Client,
+    job: &str,
+    request: &AddRequest,
+) -> Result<Vec<u32>, ClientError> {
     let begin = Instant::now();
     loop {
         match client.add(job, request).await {
-            Ok(added) => return Ok(added.tasks.len()),
+            Ok(added) => return Ok(added.tasks),
             Err(error) if error.is_unreachable() && begin.elapsed() < AWAY => {
                 tokio::time::sleep(ASK_AGAIN).await;
             }
@@ -117,6 +144,19 @@ pub async fn close(client: &Client, args: CloseArgs) -> Result<Exit, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_there_is_not_said_to_be_added() {
+        assert_eq!(told("fits", "k", 2, 0), "2 tasks added to job fits");
+        assert_eq!(
+            told("fits", "k", 0, 2),
+            "no task added to job fits: 2 had been added already under the key k"
+        );
+        assert_eq!(
+            told("fits", "k", 1, 2),
+            "1 task added to job fits, 2 had been added already under the key k"
+        );
+    }
 
     #[test]
     fn rows_fit_into_requests_and_numbers_keep_their_spelling() {
