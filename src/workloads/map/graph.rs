@@ -115,6 +115,27 @@ fn check_keys(fields: &Fields<'_, '_>) -> Result<(), Fault> {
     fields.check_keys(&KEYS)
 }
 
+/// What a task cannot have may be the job's, or that of a job whose tasks are all alike.
+fn check_task_keys(fields: &Fields<'_, '_>) -> Result<(), Fault> {
+    let is_other = |key: &&&str| !TASK_KEYS.contains(key) && fields.get(key).is_some();
+    let Some(key) = super::KEYS.iter().find(is_other) else {
+        return fields.check_keys(&TASK_KEYS);
+    };
+    let span = fields.get(key).map_or(fields.span.clone(), Spanned::span);
+    let fault = Fault::new(span, format!("a task has no key `{key}`"));
+    Err(match *key {
+        "task" => fault.hint("tasks have no tasks of their own"),
+        "nodes" | "per_node" => fault.hint(
+            "a task of a graph is one process; many on several nodes are a job of their own: see \
+             `[[job]]` and `after`",
+        ),
+        key if KEYS.contains(&key) => {
+            fault.hint("it belongs to the job: move it above the first `[[task]]`")
+        }
+        _ => fault.hint("tasks with that are a job of their own: see `[[job]]` and `after`"),
+    })
+}
+
 fn tables(fields: &Fields<'_, '_>) -> Result<Vec<TaskTable>, Fault> {
     let list = fields.get("task").map(|list| (list, list.get_ref()));
     let list = match list {
@@ -147,7 +168,7 @@ fn tables(fields: &Fields<'_, '_>) -> Result<Vec<TaskTable>, Fault> {
 }
 
 fn task_table(fields: &Fields<'_, '_>) -> Result<TaskTable, Fault> {
-    fields.check_keys(&TASK_KEYS)?;
+    check_task_keys(fields)?;
     let Some(name) = fields.string("name")? else {
         let fault = Fault::new(fields.span.clone(), "the task has no `name`");
         return Err(fault.hint("others need it by its name, and its results are called by it"));

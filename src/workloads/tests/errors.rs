@@ -18,6 +18,15 @@ const KEYS: [&str; 13] = [
     "command = [\"x\"]\npriority = 3000000000",
     "command = [\"x\"]\ntimeout = \"0s\"",
 ];
+/// Keys of tasks that have tables of their own.
+const TASKS: [&str; 6] = [
+    "[[task]]\nname = \"a\"\ncommand = [\"x\"]\nnodes = 2",
+    "[[task]]\nname = \"a\"\ncommand = [\"x\"]\nwhere = \"cores > 1\"",
+    "[[task]]\nname = \"a\"\ncommand = [\"x\"]\nrepeat = 2",
+    "[[task]]\nname = \"a\"\ncommand = [\"x\"]\nneds = \"b\"",
+    "nodes = 2\n[[task]]\nname = \"a\"\ncommand = [\"x\"]",
+    "needs = \"b\"\n[[task]]\nname = \"a\"\ncommand = [\"x\"]",
+];
 /// Programs, their arguments and environment.
 const COMMANDS: [&str; 12] = [
     "command = \"python3 count.py\"",
@@ -111,6 +120,11 @@ fn errors(job_files: &[&str]) -> String {
 #[test]
 fn errors_of_keys_show_the_place_and_what_to_do() {
     insta::assert_snapshot!(errors(&KEYS));
+}
+
+#[test]
+fn errors_of_tasks_show_the_place_and_what_to_do() {
+    insta::assert_snapshot!(errors(&TASKS));
 }
 
 #[test]
