@@ -16,10 +16,17 @@ node. A file whose name ends in .toml is an inventory:
 ssh is the system's, so your configuration, agent and jumps apply; it is never asked for a password. Where no node runs here, one is \
 started in the background, and `down` stops it. Ctrl-C stops all that this command has started.";
 
+/// What says nothing of hosts that a file names.
+#[rustfmt::skip]
+const OF_SCHEDULERS: [&str; 18] = [
+    "slurm", "condor", "nodes", "cpus_per_node", "gpus_per_node", "memory", "time", "partition", "account", "together", "transfer",
+    "requirements", "create_environment", "options", "min", "max", "idle", "tasks_per_node",
+];
+
 #[derive(Debug, Args)]
 pub struct UpArgs {
     /// The cluster file or inventory
-    #[arg(required_unless_present_any = ["slurm", "condor"], conflicts_with_all = ["slurm", "condor"])]
+    #[arg(required_unless_present_any = ["slurm", "condor"], conflicts_with_all = OF_SCHEDULERS)]
     pub file: Option<PathBuf>,
     /// Nodes in allocations of SLURM
     #[arg(long, conflicts_with = "condor")]
@@ -107,13 +114,13 @@ pub struct RequestArgs {
     #[arg(long, value_name = "N", requires = "max")]
     pub min: Option<u32>,
     /// Elastic: as many nodes as the waiting tasks can use, at most this many
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with_all = ["nodes", "together"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with_all = ["nodes", "together", "strict", "timeout", "json", "quiet"])]
     pub max: Option<u32>,
     /// Elastic: a node that has had nothing to do for this long is stopped
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1m")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1m", requires = "max")]
     pub idle: Duration,
     /// Elastic: tasks that a node runs at once [default: its GPUs, or its cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "max")]
     pub tasks_per_node: Option<u32>,
 }
 

@@ -55,6 +55,10 @@ pub async fn up(
     let secret = args.secret.take().map(Zeroizing::new);
     // Mistakes in the file first: nothing is started for them.
     let hosts = args.file.as_deref().map(cluster_file::load).transpose()?;
+    let kind = match hosts {
+        Some(_) => None,
+        None => Some(kind(&args)?),
+    };
     let source = match (&args.file, args.slurm) {
         (Some(file), _) => absolute(file)?,
         (None, true) => "slurm".to_string(),
@@ -62,7 +66,8 @@ pub async fn up(
     };
     let context =
         LaunchContext::prepare(&settings, secret, variable, source, args.resume.clone()).await?;
-    if let Some(hosts) = hosts {
+    let (Some(kind), None) = (kind, &hosts) else {
+        let hosts = hosts.unwrap_or_default();
         let table = LaunchTable::new(!args.list.quiet);
         let named = named_gpus(&hosts);
         let hosts = without_those_up(&context, hosts, &table).await?;
@@ -77,7 +82,7 @@ pub async fn up(
         let finished = finish(&context, &args, &table).await;
         warn_of_gpus(&named, &table);
         return finished;
-    }
+    };
     if args.request.partition.as_deref() == Some(LOCAL) {
         let alone = match args.request.nodes {
             1 => String::new(),
@@ -86,7 +91,6 @@ pub async fn up(
         tell!("partition `local` is this machine: its node is up, nothing was submitted{alone}");
         return Ok(Exit::Done);
     }
-    let kind = kind(&args)?;
     if args.detach {
         return elastic::in_background(&context, kind).await;
     }
@@ -150,7 +154,16 @@ async fn give_up(context: &LaunchContext, args: &UpArgs) {
 /// What the flags ask a scheduler for.
 fn kind(args: &UpArgs) -> Result<RequestKind, CliError> {
     let request = args.request.clone();
+    if let (Some(min), Some(max)) = (request.min, request.max)
+        && min > max
+    {
+        let problem = format!("--min {min} is more than --max {max}");
+        return Err(CliError::Usage(problem));
+    }
     if args.slurm {
+        if request.partition.as_deref() == Some(LOCAL) {
+            check_local(args)?;
+        }
         if request.requirements.is_some() || request.create_environment.is_some() {
             return Err(CliError::Usage(
                 "--requirements and --create-environment are HTCondor's: use --condor".into(),
@@ -194,6 +207,32 @@ fn kind(args: &UpArgs) -> Result<RequestKind, CliError> {
             .transpose()?,
         more: request.options,
     }))
+}
+
+/// Nobody is asked for anything where the partition is this machine, whose node has what its
+/// settings say and stays.
+fn check_local(args: &UpArgs) -> Result<(), CliError> {
+    let request = &args.request;
+    let flags = [
+        (request.max.is_some(), "--max"),
+        (request.cpus_per_node.is_some(), "--cpus-per-node"),
+        (request.gpus_per_node.is_some(), "--gpus-per-node"),
+        (request.memory.is_some(), "--memory"),
+        (request.time.is_some(), "--time"),
+        (request.account.is_some(), "--account"),
+        (request.together, "--together"),
+        (request.transfer, "--transfer"),
+        (!request.options.is_empty(), "--option"),
+        (args.timeout.is_some(), "--timeout"),
+        (args.strict, "--strict"),
+        (args.detach, "--detach"),
+    ];
+    let given = flags.into_iter().find(|(is_given, _)| *is_given);
+    given.map_or(Ok(()), |(_, flag)| {
+        Err(CliError::Usage(format!(
+            "partition `local` is this machine, of which SLURM is asked nothing: {flag} means nothing with it"
+        )))
+    })
 }
 
 /// What is asked for in all, before anything is submitted.
