@@ -501,6 +501,7 @@ pub fn progress(phase: Phase, done: u32, failed: u32) -> query::Progress {
         stopped: 0,
         running: 0,
         queued: 0,
+        held: 0,
         failures: failed,
         rate_milli: 2_500,
         left_ms: Some(1_600),

@@ -1,6 +1,7 @@
 //! How many allocations a queue of tasks deserves, by what the tasks hold while they run. Pure:
 //! what is seen goes in, what to do comes out.
 
+use nodectl_types::units::format_bytes;
 use std::time::Duration;
 
 /// Between what an elastic launch stays.
@@ -30,6 +31,39 @@ pub struct NodeOffer {
 }
 
 impl NodeOffer {
+    /// What is known of either; of both, the larger.
+    pub fn or_more(self, other: Self) -> Self {
+        Self {
+            cpus: larger(self.cpus, other.cpus),
+            memory_bytes: self.memory_bytes.max(other.memory_bytes),
+            gpus: larger(self.gpus, other.gpus),
+        }
+    }
+
+    /// Whether it is known if such a task fits: any node has a core.
+    pub fn tells_of(&self, need: &TaskNeed) -> bool {
+        let cpus = self.cpus.is_some() || need.cpus <= 1.0;
+        let memory = self.memory_bytes.is_some() || need.memory_bytes == 0;
+        cpus && memory && (self.gpus.is_some() || need.gpus == 0.0)
+    }
+
+    /// What a task needs that a node does not have.
+    pub fn lacks(&self, need: &TaskNeed) -> Option<String> {
+        let lacks = |has: Option<f64>, needed: f64| has.is_some_and(|has| has + 1e-6 < needed);
+        let memory = self.memory_bytes.unwrap_or(u64::MAX);
+        if lacks(self.cpus, need.cpus) {
+            let has = self.cpus.unwrap_or_default();
+            return Some(format!("{} cores, and such a node has {has}", need.cpus));
+        }
+        if memory < need.memory_bytes {
+            let [needed, has] = [need.memory_bytes, memory].map(format_bytes);
+            return Some(format!("{needed} of memory, and such a node has {has}"));
+        }
+        let has = self.gpus.unwrap_or_default();
+        lacks(self.gpus, need.gpus)
+            .then(|| format!("{} GPUs, and such a node has {has}", need.gpus))
+    }
+
     /// How many such tasks a node runs at once, 0 if it can run none; `None` if nothing is known of
     /// what they hold.
     pub fn slots(&self, need: &TaskNeed) -> Option<u32> {
@@ -45,6 +79,10 @@ impl NodeOffer {
         let slots = slots.map(|slots| (slots + 1e-6).floor().min(f64::from(u32::MAX)) as u32);
         slots.min()
     }
+}
+
+fn larger(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.into_iter().chain(other).max_by(f64::total_cmp)
 }
 
 /// Tasks of a job that nobody runs, and that a node of the launch can run.
@@ -87,6 +125,8 @@ impl ObservedLoad {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     pub submit: u32,
+    /// Allocations that are coming, and that nothing waits for any more.
+    pub surplus: u32,
     /// Members to give back.
     pub release: Vec<String>,
 }
@@ -108,8 +148,12 @@ pub fn change(bounds: Bounds, seen: &ObservedLoad) -> Change {
     } else {
         have.saturating_sub(bounds.min) as usize
     };
+    let unwanted = (seen.coming + free).saturating_sub(seen.deserved());
     Change {
         submit,
+        surplus: unwanted
+            .min(seen.coming)
+            .min(have.saturating_sub(bounds.min)),
         release: idle
             .into_iter()
             .take(spare)
@@ -144,6 +188,17 @@ mod tests {
             coming,
             nodes: idle_seconds.iter().enumerate().map(node).collect(),
         }
+    }
+
+    #[test]
+    fn what_comes_and_nothing_waits_for_is_surplus() {
+        let surplus =
+            |waiting, coming, idle: &[u64]| change(BOUNDS, &seen(waiting, coming, idle)).surplus;
+        assert_eq!(surplus(8, 4, &[]), 0);
+        assert_eq!(surplus(4, 4, &[]), 2);
+        assert_eq!(surplus(0, 4, &[]), 3, "the minimum comes");
+        assert_eq!(surplus(0, 2, &[9]), 2);
+        assert_eq!(surplus(4, 2, &[9]), 1, "one that is here takes half of it");
     }
 
     #[test]

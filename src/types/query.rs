@@ -220,6 +220,8 @@ pub struct Progress {
     pub stopped: u32,
     pub running: u32,
     pub queued: u32,
+    /// Tasks of a graph that wait for others of it.
+    pub held: u32,
     /// Attempts that ended in failure, retried ones included.
     pub failures: u32,
     /// Tasks a second, in thousandths, as they ended lately.

@@ -235,6 +235,67 @@ fn an_elastic_launch_asks_for_no_node_that_nothing_could_use() {
     drop(launcher);
 }
 
+/// Where only a node can tell what nodes have, one is tried; tasks that wait for others deserve
+/// none, nor do tasks that are cancelled while an allocation for them waits in the queue.
+#[test]
+fn an_elastic_launch_asks_for_no_more_nodes_than_tasks_can_use_now() {
+    let Some(bed) = Testbed::up("slurm", &[]) else {
+        return;
+    };
+    let cluster = submitter();
+    let submit = |name: &str, text: &str| {
+        let text = format!("name = '{name}'\nwait = true\n{text}\n");
+        cluster.submit(0, &write_job(cluster.dir.path(), name, &text))
+    };
+    let words = ["up", "--slurm", "--min", "0", "--max", "3", "--idle", "2s"];
+    let launcher = start(&cluster, &bed, &words);
+    let told = || fs::read_to_string(cluster.dir.path().join("launcher.log")).unwrap_or_default();
+    let is_over = || queue(&bed).is_empty() && launched_nodes(&cluster) == 0;
+    let large = "command = ['true']\nrepeat = 6\nresources = { cpus = 1.5 }";
+    let large = [submit("large", large), submit("as-large", large)];
+    wait_until(LATER, "one node was tried for both, and given back", || {
+        let left_out = |name: &&str| told().contains(&format!("no node is asked for {name} ("));
+        ["large", "as-large"].iter().all(left_out) && is_over()
+    });
+    assert!(told().contains("such a node has 1"), "{}", told());
+    let task = |number: u32| {
+        let needs = match number {
+            0 => "[]".to_string(),
+            _ => format!("['t{}']", number - 1),
+        };
+        format!("[[task]]\nname = 't{number}'\nneeds = {needs}\ncommand = ['sleep', '4']\n")
+    };
+    let chain: String = (0..3).map(task).collect();
+    let chain = submit("chain", &chain);
+    assert_eq!(cluster.wait_end(0, &chain), "done");
+    wait_until(LATER, "its node is given back", is_over);
+    let most = told();
+    assert!(
+        !most.contains("2 nodes,") && !most.contains(" 2 coming"),
+        "{most}"
+    );
+    for id in large {
+        cluster.ok(0, &["cancel", &id]);
+    }
+    let hog = [
+        "--exclusive",
+        "--nodes=4",
+        "--output=/dev/null",
+        "--wrap",
+        "sleep 600",
+    ];
+    assert!(bed.run("sbatch", &hog).status.success());
+    let late = submit("late", "command = ['true']\nrepeat = 2");
+    wait_until(LATER, "they wait in SLURM", || {
+        told().contains("0 nodes, 2 coming")
+    });
+    cluster.ok(0, &["cancel", &late]);
+    wait_until(LATER, "they are taken back", || {
+        told().contains("nothing waits for that any more") && queue(&bed).lines().count() == 1
+    });
+    drop(launcher);
+}
+
 #[test]
 fn allocations_of_a_launcher_that_crashed_are_found() {
     let Some(bed) = Testbed::up("slurm", &[]) else {

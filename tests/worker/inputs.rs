@@ -284,6 +284,7 @@ fn done() -> Progress {
         stopped: 0,
         running: 0,
         queued: 0,
+        held: 0,
         failures: 0,
         rate_milli: 0,
         left_ms: None,

@@ -81,6 +81,7 @@ async fn look(
     let mut known = BTreeMap::new();
     let mut said = String::new();
     let mut has_submitted = false;
+    let mut surplus = Surplus::default();
     let mut timeline = match Timeline::of(&context.launches, &context.launch) {
         Ok(timeline) => timeline,
         Err(error) => return error.into(),
@@ -107,6 +108,9 @@ async fn look(
                         Err(error) => return error.into(),
                     }
                 }
+                if let Some(count) = surplus.lasting(change.surplus, Instant::now(), bounds.idle) {
+                    withdraw(scheduler, count, &jobs).await;
+                }
                 if !change.release.is_empty() {
                     release(context, scheduler, &change.release, &jobs).await;
                 }
@@ -120,6 +124,52 @@ async fn look(
             }
         }
         tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Allocations that nothing waits for, since when, and at least how many.
+#[derive(Default)]
+struct Surplus {
+    least: u32,
+    since: Option<Instant>,
+}
+
+impl Surplus {
+    /// How many there have been for this long.
+    fn lasting(&mut self, now_are: u32, now: Instant, long: Duration) -> Option<u32> {
+        let since = *self.since.get_or_insert(now);
+        self.least = match since == now {
+            true => now_are,
+            false => self.least.min(now_are),
+        };
+        if self.least == 0 {
+            self.since = None;
+            return None;
+        }
+        (now - since >= long).then(|| {
+            self.since = None;
+            self.least
+        })
+    }
+}
+
+/// Takes back what still waits in the scheduler's queue, the last first.
+async fn withdraw(scheduler: &Scheduler, count: u32, jobs: &[LaunchJob]) {
+    let waiting = jobs.iter().rev();
+    let waiting = waiting.filter(|job| matches!(job.state, JobIs::Waiting(_)));
+    let ids: Vec<_> = waiting
+        .map(|job| job.id.clone())
+        .take(count as usize)
+        .collect();
+    if ids.is_empty() {
+        return;
+    }
+    tell!(
+        "taking back {}: no task waits for it any more",
+        ids.join(", ")
+    );
+    if let Err(error) = scheduler.cancel(&ids).await {
+        tell!("warning: {error}");
     }
 }
 
@@ -262,4 +312,24 @@ pub async fn in_background(context: &LaunchContext, kind: RequestKind) -> Result
         log.display()
     );
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_many_for_a_while_is_taken_back() {
+        let (begin, long) = (Instant::now(), Duration::from_secs(10));
+        let mut surplus = Surplus::default();
+        let mut at =
+            |seconds, count| surplus.lasting(count, begin + Duration::from_secs(seconds), long);
+        assert_eq!(at(0, 3), None);
+        assert_eq!(at(5, 1), None);
+        assert_eq!(at(9, 0), None, "for a moment none: it begins anew");
+        assert_eq!(at(10, 2), None);
+        assert_eq!(at(15, 3), None);
+        assert_eq!(at(20, 4), Some(2));
+        assert_eq!(at(21, 2), None);
+    }
 }

@@ -27,7 +27,10 @@ pub struct OwnNode<'a> {
 
 /// The jobs that have not ended, as an elastic launch sees them.
 pub struct TaskQueue {
+    /// As the request has it.
     offer: NodeOffer,
+    /// What nodes of the launch had that were there.
+    seen: NodeOffer,
     /// As the user says, or as the request has it.
     tasks_per_node: Option<u32>,
     usual_per_node: u32,
@@ -41,6 +44,10 @@ struct KnownJob {
     waited: u64,
     /// No node of the launch may run it.
     is_unsuited: bool,
+    /// Its tasks may need each other.
+    is_graph: bool,
+    /// So many of them wait for others.
+    held: u32,
 }
 
 /// What tasks of one kind need.
@@ -58,6 +65,7 @@ impl TaskQueue {
     pub fn new(offer: NodeOffer, tasks_per_node: Option<u32>, usual_per_node: u32) -> Self {
         Self {
             offer,
+            seen: NodeOffer::default(),
             tasks_per_node,
             usual_per_node,
             jobs: BTreeMap::new(),
@@ -78,6 +86,7 @@ impl TaskQueue {
         self.jobs.retain(|id, _| ids.contains(id.as_str()));
         let others = nodes.iter().filter(|node| node.alive).count() - own.len();
         let offer = self.offer_of(own);
+        let mut is_trying = false;
         let mut queue = Vec::new();
         for line in open {
             if !self.jobs.contains_key(&line.id) {
@@ -85,6 +94,9 @@ impl TaskQueue {
                 self.jobs.insert(line.id.clone(), known);
             }
             let job = self.jobs.get_mut(&line.id).expect("it was put there");
+            if job.is_graph {
+                job.held = client.job(&line.id).await?.progress.held;
+            }
             let runs = running.get(line.id.as_str()).copied().unwrap_or(0);
             let waiting = job.waiting(line, runs);
             if waiting == 0 || job.is_unsuited {
@@ -92,9 +104,20 @@ impl TaskQueue {
             }
             let fitting = job.fitting(&offer, self.tasks_per_node, self.usual_per_node);
             let Some((share, per_node)) = fitting else {
-                job.give_up(line, "its tasks need more than a node of this launch has");
+                let lacks = job.needs.iter().find_map(|need| offer.lacks(&need.of_each));
+                let more = || "more than a node of this launch has".to_string();
+                job.give_up(
+                    line,
+                    &format!("a task needs {}", lacks.unwrap_or_else(more)),
+                );
                 continue;
             };
+            let tells = |need: &JobNeed| offer.tells_of(&need.of_each);
+            let tries = own.is_empty() && !job.needs_several() && !job.needs.iter().all(tells);
+            if tries && std::mem::replace(&mut is_trying, true) {
+                // The one that is tried for another job tells of this one, too.
+                continue;
+            }
             let settled: Vec<_> = own.iter().filter(|own| own.idle >= Some(SETTLED)).collect();
             if !settled.is_empty() && !job.needs_several() {
                 // Another such node would have nothing to do either.
@@ -104,8 +127,13 @@ impl TaskQueue {
                 }
                 continue;
             }
+            let tasks = (waiting as f64 * share).ceil() as u64;
             queue.push(WaitingTasks {
-                tasks: (waiting as f64 * share).ceil() as u64,
+                tasks: if tries {
+                    tasks.min(per_node.into())
+                } else {
+                    tasks
+                },
                 per_node,
                 nodes: job.nodes_at_once(others as u32),
             });
@@ -113,8 +141,9 @@ impl TaskQueue {
         Ok(queue)
     }
 
-    /// What one of its nodes has: the largest of those that are there, else as it was asked for.
-    fn offer_of(&self, own: &[OwnNode<'_>]) -> NodeOffer {
+    /// What one of its nodes has: the most that those had which were there, else as it was asked
+    /// for.
+    fn offer_of(&mut self, own: &[OwnNode<'_>]) -> NodeOffer {
         let largest = |of: fn(&ResourceView) -> f64| {
             let each = own.iter().map(|own| of(&own.node.resources));
             each.max_by(f64::total_cmp)
@@ -122,10 +151,15 @@ impl TaskQueue {
         let memory = own.iter().map(|own| own.node.resources.memory_bytes).max();
         let known = own.iter().filter(|own| !own.node.seeks_gpus);
         let gpus = known.map(|own| own.node.resources.gpus);
+        self.seen = self.seen.or_more(NodeOffer {
+            cpus: largest(|has| has.cpus),
+            memory_bytes: memory,
+            gpus: gpus.max_by(f64::total_cmp),
+        });
         NodeOffer {
-            cpus: largest(|has| has.cpus).or(self.offer.cpus),
-            memory_bytes: memory.or(self.offer.memory_bytes),
-            gpus: gpus.max_by(f64::total_cmp).or(self.offer.gpus),
+            cpus: self.seen.cpus.or(self.offer.cpus),
+            memory_bytes: self.seen.memory_bytes.or(self.offer.memory_bytes),
+            gpus: self.seen.gpus.or(self.offer.gpus),
         }
     }
 }
@@ -136,13 +170,15 @@ impl KnownJob {
             needs: needs(&job.work, job.line.tasks),
             waited: 0,
             is_unsuited: false,
+            is_graph: !job.work.tasks.is_empty(),
+            held: 0,
         }
     }
 
     /// Tasks, or parts of tasks on several nodes, that waited when it was looked at before and wait
     /// now.
     fn waiting(&mut self, line: &JobLine, running: u64) -> u64 {
-        let ended = line.done + line.failed + line.stopped;
+        let ended = line.done + line.failed + line.stopped + self.held;
         let parts = self.needs.first().map_or(1, |need| need.nodes.max(1));
         let open = u64::from(line.tasks.saturating_sub(ended)) * u64::from(parts);
         let now = open.saturating_sub(running);
@@ -276,6 +312,8 @@ mod tests {
             needs: needs.iter().map(need).collect(),
             waited: 0,
             is_unsuited: false,
+            is_graph: false,
+            held: 0,
         }
     }
 

@@ -84,6 +84,12 @@ impl TaskGraph {
             .is_none_or(|waits| *waits == 0)
     }
 
+    /// How many tasks wait for others that may be done yet.
+    pub(super) fn held(&self) -> u32 {
+        let waiting = self.waits.iter().filter(|waits| **waits > 0).count();
+        waiting.saturating_sub(self.doomed.len()) as u32
+    }
+
     fn kind_of(&self, task: TaskIndex) -> usize {
         self.firsts.partition_point(|first| *first <= task) - 1
     }

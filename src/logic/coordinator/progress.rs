@@ -243,6 +243,7 @@ impl Coordinator {
             stopped: lattice.cancelled(),
             running: self.nodes.values().map(|work| work.running).sum(),
             queued: self.nodes.values().map(|work| work.queued).sum(),
+            held: self.graph.held(),
             failures: self.progress.failures,
             rate_milli: (rate * 1e3) as u64,
             left_ms: left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),

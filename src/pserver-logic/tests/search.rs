@@ -254,6 +254,7 @@ fn progress(done: u32, failed: u32, running: u32) -> Progress {
         stopped: 0,
         running,
         queued: 0,
+        held: 0,
         failures: 0,
         rate_milli: 0,
         left_ms: None,

@@ -171,6 +171,9 @@ pub struct ProgressView {
     pub stopped: u32,
     pub running: u32,
     pub queued: u32,
+    /// Tasks of a graph that wait for others of it.
+    #[serde(default)]
+    pub held: u32,
     /// Attempts that ended in failure, retried ones included.
     pub failures: u32,
     /// Tasks a second, as they ended lately.
@@ -420,6 +423,7 @@ impl From<&Progress> for ProgressView {
             stopped: progress.stopped,
             running: progress.running,
             queued: progress.queued,
+            held: progress.held,
             failures: progress.failures,
             rate: progress.rate_milli as f64 / 1e3,
             left_seconds: progress.left_ms.map(|left| left as f64 / 1e3),

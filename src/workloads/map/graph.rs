@@ -102,7 +102,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
 /// What a job with a command has is each task's own here, or has no meaning.
 fn check_keys(fields: &Fields<'_, '_>) -> Result<(), Fault> {
     let is_other = |key: &&&str| !KEYS.contains(key) && fields.get(key).is_some();
-    if let Some(key) = super::KEYS.iter().find(is_other) {
+    if let Some(key) = super::KEYS.iter().chain(&TASK_KEYS).find(is_other) {
         let span = fields.get(key).map_or(fields.span.clone(), Spanned::span);
         let fault = Fault::new(span, format!("a job with `[[task]]` has no key `{key}`"));
         return Err(match TASK_KEYS.contains(key) {

@@ -325,6 +325,7 @@ pub fn progress() -> Progress {
         stopped: 2,
         running: 2,
         queued: 3,
+        held: 4,
         failures: 2,
         rate_milli: 1500,
         left_ms: Some(90_000),
