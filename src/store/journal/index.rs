@@ -1,7 +1,7 @@
 //! Where the record of each task is that counts: 4 bytes a task, in chunks made on demand, so that
-//! ten million tasks cost 40 MB and a single high index costs no more than its chunk. Of two
-//! records the one of the greater `Cell` counts, as in the job lattice. Their ranks are here; where
-//! these are equal, which is rare, the older record is read to compare.
+//! ten million tasks cost 40 MB, a single high index costs no more than its chunk, and a job of one
+//! task some bytes. Of two records the one of the greater `Cell` counts, as in the job lattice.
+//! Their ranks are here; where these are equal, which is rare, the older record is read to compare.
 
 use nodectl_types::{TaskIndex, TaskRecord};
 use std::{cmp::Ordering, collections::BTreeSet, sync::Arc};
@@ -26,7 +26,8 @@ enum Chunk {
 /// Offsets are told from that of the chunk's first record.
 struct NearChunk {
     base: u64,
-    entries: [u32; CHUNK],
+    /// Up to the last task that has one: most jobs have few tasks.
+    entries: Vec<u32>,
 }
 
 const NEAR_SHIFT: u32 = 30;
@@ -39,7 +40,7 @@ impl Chunk {
     fn starting_at(offset: u64) -> Self {
         Self::Near(Box::new(NearChunk {
             base: offset,
-            entries: [0; CHUNK],
+            entries: Vec::new(),
         }))
     }
 
@@ -47,7 +48,7 @@ impl Chunk {
     fn get(&self, slot: usize) -> Option<(u8, u64)> {
         match self {
             Self::Near(near) => {
-                let entry = u64::from(near.entries[slot]);
+                let entry = near.entries.get(slot).copied().map_or(0, u64::from);
                 (entry != 0).then(|| ((entry >> NEAR_SHIFT) as u8, near.base + (entry & NEAR)))
             }
             Self::Far(entries) => {
@@ -60,6 +61,9 @@ impl Chunk {
     fn set(&mut self, slot: usize, rank: u8, offset: u64) {
         if let Self::Near(near) = self {
             if let Some(behind) = offset.checked_sub(near.base).filter(|far| *far <= NEAR) {
+                if near.entries.len() <= slot {
+                    near.entries.resize(slot + 1, 0);
+                }
                 near.entries[slot] = u32::from(rank) << NEAR_SHIFT | behind as u32;
                 return;
             }
@@ -83,7 +87,7 @@ impl Chunk {
     #[cfg(test)]
     fn memory_bytes(&self) -> usize {
         match self {
-            Self::Near(near) => size_of_val(&**near),
+            Self::Near(near) => size_of_val(&**near) + size_of::<u32>() * near.entries.capacity(),
             Self::Far(entries) => size_of_val(&**entries),
         }
     }
@@ -181,6 +185,13 @@ mod tests {
             "{}",
             offsets.memory_bytes()
         );
+    }
+
+    #[test]
+    fn a_job_of_one_task_costs_little() {
+        let mut offsets = Offsets::default();
+        offsets.set(0, 24, 3);
+        assert!(offsets.memory_bytes() <= 128, "{}", offsets.memory_bytes());
     }
 
     #[test]

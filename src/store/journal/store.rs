@@ -18,7 +18,7 @@ use nodectl_types::{Cell, JobId, Record, TaskIndex, TaskRecord};
 use nodectl_wire::journal::JOURNAL_VERSION;
 use std::{
     cmp::Ordering,
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -58,7 +58,7 @@ pub struct Tasks {
     /// Nobody read anything for a while: `offsets` is to be made anew before it is used.
     pub resting: bool,
     /// Appended, not yet written: (order of the append, record). Answers `read` meanwhile.
-    pub waiting: HashMap<TaskIndex, (u64, Arc<TaskRecord>)>,
+    pub waiting: BTreeMap<TaskIndex, (u64, Arc<TaskRecord>)>,
 }
 
 impl Tasks {
