@@ -116,7 +116,7 @@ impl Core {
 
     /// The voters of a log, as far as this node knows.
     pub fn voters(&self, job: JobId) -> Option<&Voters> {
-        self.directory.get(job)?.voters.as_ref()
+        self.directory.get(job)?.voters.as_deref()
     }
 
     /// Whether this node has been one of a log's voters for as long as they decide, in its present

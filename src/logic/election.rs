@@ -131,13 +131,13 @@ impl State {
         }
         self.executor.head_changed(&mut self.core, head);
         self.answer_submission(head);
-        let followers: Vec<_> = self
-            .coordinators
-            .iter()
-            .filter(|(_, c)| c.comes_after(head.job))
-            .map(|(job, _)| *job)
-            .collect();
-        self.touched.extend(followers);
+        let is_follower = |it: &&JobHead| {
+            !it.phase.is_ended()
+                && it.after.contains(&head.job)
+                && self.coordinators.contains_key(&it.job)
+        };
+        let followers = self.core.directory.iter().filter(is_follower);
+        self.touched.extend(followers.map(|head| head.job));
         self.ask_again();
     }
 

@@ -11,6 +11,7 @@
 #[cfg(test)]
 mod tests;
 
+use super::seldom::{Blank, Seldom};
 use nodectl_types::{
     Attempt, BlobHash, Cell, CopyDigest, Key, TaskIndex, TaskRecord, limits::DIGEST_CHUNK as CHUNK,
 };
@@ -24,6 +25,18 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Lattice {
     tasks: u32,
+    known: Seldom<Known>,
+    done: u32,
+    cancelled: u32,
+    /// How many tasks failed how often: `failed_for_good` is asked every turn.
+    tally: BTreeMap<u32, u32>,
+    /// The digest of all cells, while these are on the disk alone.
+    resting: Option<u64>,
+}
+
+/// What is known of single tasks.
+#[derive(Clone, Debug, Default)]
+struct Known {
     /// Cells of all tasks below `cells.len()`; above they are unknown.
     cells: Vec<Packed>,
     /// The claims that ordered the attempts of results, of which cells have the place: (epoch,
@@ -33,34 +46,37 @@ pub struct Lattice {
     wide: BTreeMap<TaskIndex, Cell>,
     /// Of each chunk that has a known cell.
     digests: Vec<u64>,
-    done: u32,
-    cancelled: u32,
-    /// How many tasks failed how often: `failed_for_good` is asked every turn.
-    tally: BTreeMap<u32, u32>,
     /// Tasks that failed and are neither done nor cancelled.
     failed: BTreeSet<TaskIndex>,
     /// Tasks whose records cannot be read from this node's disk any more: hardly ever any.
     unread: BTreeSet<TaskIndex>,
     /// Results of which files are missing on this node's disk, and which: hardly ever any.
     unwhole: BTreeMap<TaskIndex, (Cell, BTreeSet<BlobHash>)>,
-    /// The digest of all cells, while these are on the disk alone.
-    resting: Option<u64>,
+}
+
+impl Blank for Known {
+    fn blank() -> &'static Self {
+        static BLANK: Known = Known {
+            cells: Vec::new(),
+            claims: Vec::new(),
+            wide: BTreeMap::new(),
+            digests: Vec::new(),
+            failed: BTreeSet::new(),
+            unread: BTreeSet::new(),
+            unwhole: BTreeMap::new(),
+        };
+        &BLANK
+    }
 }
 
 impl Lattice {
     pub fn new(tasks: u32) -> Self {
         Self {
             tasks,
-            cells: Vec::new(),
-            claims: Vec::new(),
-            wide: BTreeMap::new(),
-            digests: Vec::new(),
+            known: Seldom::default(),
             done: 0,
             cancelled: 0,
             tally: BTreeMap::new(),
-            failed: BTreeSet::new(),
-            unread: BTreeSet::new(),
-            unwhole: BTreeMap::new(),
             resting: None,
         }
     }
@@ -69,11 +85,7 @@ impl Lattice {
     pub fn rest(&mut self) {
         debug_assert!(self.is_sound());
         self.resting = Some(self.digest());
-        (self.cells, self.claims, self.digests) = (Vec::new(), Vec::new(), Vec::new());
-        self.wide.clear();
-        self.failed.clear();
-        self.unread.clear();
-        self.unwhole.clear();
+        self.known.give_back();
     }
 
     /// Whether only counts and one digest are known here, and the cells are to be read again before
@@ -84,7 +96,7 @@ impl Lattice {
 
     /// Nothing of it is known to be missing on this node's disk.
     pub fn is_sound(&self) -> bool {
-        self.unread.is_empty() && self.unwhole.is_empty()
+        self.known.unread.is_empty() && self.known.unwhole.is_empty()
     }
 
     pub fn tasks(&self) -> u32 {
@@ -93,7 +105,7 @@ impl Lattice {
 
     /// Behind the last task of which anything is known.
     pub fn known_end(&self) -> TaskIndex {
-        self.cells.len() as TaskIndex
+        self.known.cells.len() as TaskIndex
     }
 
     pub fn done(&self) -> u32 {
@@ -103,12 +115,12 @@ impl Lattice {
     /// What is known of a task; nothing while the lattice rests. Whoever needs to know has the
     /// cells read first (`State::recall`).
     pub fn cell(&self, task: TaskIndex) -> Cell {
-        let Some(packed) = self.cells.get(task as usize) else {
+        let Some(packed) = self.known.cells.get(task as usize) else {
             return Cell::Unknown;
         };
         packed
-            .open(&self.claims)
-            .unwrap_or_else(|| self.wide[&task])
+            .open(&self.known.claims)
+            .unwrap_or_else(|| self.known.wide[&task])
     }
 
     /// The latest claim under which something was written; 0 if nothing was.
@@ -149,7 +161,10 @@ impl Lattice {
 
     /// Tasks that failed and are neither done nor cancelled, with how often.
     pub fn failed(&self) -> impl Iterator<Item = (TaskIndex, u32)> + '_ {
-        self.failed.iter().map(|task| (*task, self.failures(*task)))
+        self.known
+            .failed
+            .iter()
+            .map(|task| (*task, self.failures(*task)))
     }
 
     /// How many tasks failed at least `limit` times.
@@ -172,7 +187,7 @@ impl Lattice {
             self.replace(task, cell);
         }
         if cell >= self.cell(task) {
-            self.unread.remove(&task);
+            self.known.unread.remove(&task);
         }
         self.join_cell(task, cell)
     }
@@ -181,7 +196,7 @@ impl Lattice {
     /// lost of its task: what another disk can read is worth more, and if a third has the lost one
     /// still, it comes from there.
     pub fn merge_over_lost(&mut self, record: &TaskRecord) {
-        if self.unread.remove(&record.task) {
+        if self.known.unread.remove(&record.task) {
             self.replace(record.task, Cell::Unknown);
         }
         self.merge(record);
@@ -201,7 +216,11 @@ impl Lattice {
     /// Gives up what cannot be read any more and is lost, as if it had never been known: no other
     /// holder has it. Returns the tasks.
     pub fn forget_unread(&mut self, is_lost: impl Fn(TaskIndex) -> bool) -> BTreeSet<TaskIndex> {
-        let lost: BTreeSet<_> = self.unread.extract_if(.., |task| is_lost(*task)).collect();
+        let lost: BTreeSet<_> = self
+            .known
+            .unread
+            .extract_if(.., |task| is_lost(*task))
+            .collect();
         for task in &lost {
             self.replace(*task, Cell::Unknown);
         }
@@ -210,17 +229,17 @@ impl Lattice {
 
     /// A task's record cannot be read any more; false if that is known, or there was none.
     pub fn note_unread(&mut self, task: TaskIndex) -> bool {
-        self.cell(task) != Cell::Unknown && self.unread.insert(task)
+        self.cell(task) != Cell::Unknown && self.known.unread.insert(task)
     }
 
     /// Whether what is known of a task cannot be read any more.
     pub fn is_unread(&self, task: TaskIndex) -> bool {
-        self.unread.contains(&task)
+        self.known.unread.contains(&task)
     }
 
     /// The chunks with tasks whose records cannot be read any more.
     pub fn unread_chunks(&self) -> BTreeSet<u32> {
-        self.unread.iter().map(|task| task / CHUNK).collect()
+        self.known.unread.iter().map(|task| task / CHUNK).collect()
     }
 
     /// Joins what a record says that was read again from this node's disk.
@@ -246,7 +265,7 @@ impl Lattice {
         self.set(task, before, after);
         match before {
             Cell::Failed { count, .. } => {
-                self.failed.remove(&task);
+                self.known.failed.remove(&task);
                 if let Some(tasks) = self.tally.get_mut(&count) {
                     *tasks -= 1;
                 }
@@ -259,7 +278,7 @@ impl Lattice {
             Cell::Done(_) => self.done += 1,
             Cell::Cancelled => self.cancelled += 1,
             Cell::Failed { count, .. } => {
-                self.failed.insert(task);
+                self.known.failed.insert(task);
                 *self.tally.entry(count).or_default() += 1;
             }
             Cell::Unknown | Cell::Added(_) => {}
@@ -268,21 +287,21 @@ impl Lattice {
 
     fn set(&mut self, task: TaskIndex, before: Cell, after: Cell) {
         let (index, chunk) = (task as usize, (task / CHUNK) as usize);
-        if self.cells.len() <= index {
-            self.cells.resize(index + 1, Packed::UNKNOWN);
+        if self.known.cells.len() <= index {
+            self.known.cells.resize(index + 1, Packed::UNKNOWN);
         }
-        if self.digests.len() <= chunk {
-            self.digests.resize(chunk + 1, 0);
+        if self.known.digests.len() <= chunk {
+            self.known.digests.resize(chunk + 1, 0);
         }
-        self.digests[chunk] ^= hash(task, before) ^ hash(task, after);
-        match Packed::of(after, &mut self.claims) {
+        self.known.digests[chunk] ^= hash(task, before) ^ hash(task, after);
+        match Packed::of(after, &mut self.known.claims) {
             Some(packed) => {
-                self.cells[index] = packed;
-                self.wide.remove(&task);
+                self.known.cells[index] = packed;
+                self.known.wide.remove(&task);
             }
             None => {
-                self.cells[index] = Packed::WIDE;
-                self.wide.insert(task, after);
+                self.known.cells[index] = Packed::WIDE;
+                self.known.wide.insert(task, after);
             }
         }
     }
@@ -290,7 +309,7 @@ impl Lattice {
     /// A file of a result is missing on this node's disk. Of a task's results the greatest is
     /// noted.
     pub fn note_missing(&mut self, task: TaskIndex, cell: Cell, hash: BlobHash) {
-        let (noted, files) = self.unwhole.entry(task).or_default();
+        let (noted, files) = self.known.unwhole.entry(task).or_default();
         if cell > *noted {
             (*noted, *files) = (cell, BTreeSet::new());
         }
@@ -301,7 +320,7 @@ impl Lattice {
 
     /// A file is here that was missing.
     pub fn file_came(&mut self, hash: BlobHash) {
-        self.unwhole.retain(|_, (_, files)| {
+        self.known.unwhole.retain(|_, (_, files)| {
             files.remove(&hash);
             !files.is_empty()
         });
@@ -309,7 +328,8 @@ impl Lattice {
 
     /// Whether files of that result of the task are missing here.
     pub fn lacks_files(&self, task: TaskIndex, cell: Cell) -> bool {
-        self.unwhole
+        self.known
+            .unwhole
             .get(&task)
             .is_some_and(|(noted, _)| *noted == cell)
     }
@@ -322,19 +342,20 @@ impl Lattice {
 
     /// A hash of each chunk's cells, up to the last chunk of which anything is known.
     pub fn digests(&self) -> &[u64] {
-        &self.digests
+        &self.known.digests
     }
 
     /// One hash of all cells.
     pub fn digest(&self) -> u64 {
-        self.resting.unwrap_or_else(|| digest_of(&self.digests))
+        self.resting
+            .unwrap_or_else(|| digest_of(&self.known.digests))
     }
 
     /// What is shown to another node, for it to find what it lacks.
     pub fn shown(&self) -> CopyDigest {
         match self.resting {
             Some(digest) => CopyDigest::Whole(digest),
-            None => CopyDigest::Chunks(self.digests.clone()),
+            None => CopyDigest::Chunks(self.known.digests.clone()),
         }
     }
 
@@ -350,22 +371,22 @@ impl Lattice {
     /// Whether another replica, which shows this of its own, knows the same as can be read from
     /// this node's disk.
     pub fn equals_as_read(&self, shown: &CopyDigest) -> bool {
-        let mut readable = Self {
-            digests: self.digests.clone(),
-            ..Self::new(self.tasks)
-        };
-        for task in &self.unread {
-            readable.digests[(task / CHUNK) as usize] ^= hash(*task, self.cell(*task));
+        let mut readable = Self::new(self.tasks);
+        readable.known.digests = self.known.digests.clone();
+        for task in &self.known.unread {
+            readable.known.digests[(task / CHUNK) as usize] ^= hash(*task, self.cell(*task));
         }
         readable.equals(shown)
     }
 
     /// Bytes on the heap, about.
     pub fn memory_bytes(&self) -> usize {
-        let wide = self.wide.len() * (size_of::<TaskIndex>() + size_of::<Cell>());
-        let failed = (self.failed.len() + self.unread.len()) * size_of::<TaskIndex>();
+        let wide = self.known.wide.len() * (size_of::<TaskIndex>() + size_of::<Cell>());
+        let failed = (self.known.failed.len() + self.known.unread.len()) * size_of::<TaskIndex>();
         let tally = self.tally.len() * 2 * size_of::<u32>();
-        let words = self.cells.capacity() + self.claims.capacity() + self.digests.capacity();
+        let words = self.known.cells.capacity()
+            + self.known.claims.capacity()
+            + self.known.digests.capacity();
         8 * words + wide + failed + tally
     }
 
@@ -373,12 +394,13 @@ impl Lattice {
     pub fn differing(&self, theirs: &[u64]) -> BTreeSet<u32> {
         let at = |digests: &[u64], chunk: usize| digests.get(chunk).copied().unwrap_or(0);
         let most = self
+            .known
             .digests
             .len()
             .max(theirs.len())
             .min(self.tasks.div_ceil(CHUNK) as usize);
         (0..most)
-            .filter(|chunk| at(&self.digests, *chunk) != at(theirs, *chunk))
+            .filter(|chunk| at(&self.known.digests, *chunk) != at(theirs, *chunk))
             .map(|chunk| chunk as u32)
             .collect()
     }

@@ -24,7 +24,8 @@
 //! | `copies` | keeping copies of jobs' state |
 //! | `fetching` | files on their way here, and how often they are asked for |
 //! | `rest` | ended jobs of which only the disk knows the single tasks |
-//! | `known_spec` | a job's specification, with its tables or without |
+//! | `known_spec` | a job's specification: as it is read, or packed; with its tables or without |
+//! | `seldom` | what most of its owners have nothing of |
 //! | `beginnings` | who votes first on logs: what this node has said of that |
 //! | `votes` | claims to logs: which of them this node is for |
 //! | `handover` | writes that are under way when a claim is made or lost |
@@ -65,6 +66,7 @@ pub mod resync;
 mod retention;
 mod roster;
 mod secrets;
+mod seldom;
 mod submission;
 pub mod sweep;
 #[cfg(test)]
@@ -360,6 +362,10 @@ impl State {
                     pair(&mut self.coordinators, &mut self.copies, job)
                 {
                     coordinator.step(&mut self.core, &mut copy.lattice);
+                    if copy.lattice.is_resting() {
+                        copy.spec.pack();
+                        coordinator.stay_at_rest();
+                    }
                 }
                 if self.is_resting(job) {
                     self.recall_if_needed(job);

@@ -222,7 +222,7 @@ impl State {
             let effect = DiskEffect::Recall { job, ticket };
             self.core.effects.push(Effect::Disk(effect));
             let copy = self.copies.get(&job);
-            if let Some(copy) = copy.filter(|copy| copy.spec.whole().is_none()) {
+            if let Some(copy) = copy.filter(|copy| !copy.spec.is_whole()) {
                 let head = self.core.directory.get(job);
                 let effect = DiskEffect::LoadSpec {
                     job,
@@ -237,7 +237,7 @@ impl State {
     /// Whether the job's specification is on its way from the disk.
     pub(super) fn awaits_spec(&self, job: JobId) -> bool {
         let copy = self.copies.get(&job);
-        let is_partial = copy.is_some_and(|copy| copy.spec.whole().is_none());
+        let is_partial = copy.is_some_and(|copy| !copy.spec.is_whole());
         self.recalls.jobs.contains_key(&job) && is_partial
     }
 
@@ -341,8 +341,9 @@ impl State {
         if let Some(copy) = copy.filter(is_it) {
             let before = std::mem::replace(&mut copy.lattice, found);
             copy.idle_since = None;
-            if let Some(spec) = spec {
-                copy.spec = KnownSpec::new(spec);
+            match spec {
+                Some(spec) => copy.spec = KnownSpec::new(spec),
+                None => copy.spec.awaken(),
             }
             let is_same = copy.lattice.digest() == before.digest();
             if let Some(coordinator) = self.coordinators.get_mut(&job) {

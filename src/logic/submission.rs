@@ -416,7 +416,7 @@ impl State {
 /// had its files. Of such a job only its coordinator knows whether it is safe.
 fn names_second(head: &JobHead) -> bool {
     let decide = |voters: &Voters| voters.nodes.len() > 1 && voters.former.is_empty();
-    let is_decided = !head.is_ordered() || head.voters.as_ref().is_some_and(decide);
+    let is_decided = !head.is_ordered() || head.voters.as_deref().is_some_and(decide);
     head.epoch == 1 && !head.replicas.is_empty() && is_decided
 }
 

@@ -24,7 +24,7 @@ impl State {
         if let Some(told) = told
             && self.core.voters(job) == Some(&told)
         {
-            self.core.witnessed.insert(job, told);
+            self.core.witnessed.insert(job, *told);
         }
     }
 

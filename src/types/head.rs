@@ -63,7 +63,7 @@ pub struct JobHead {
     /// The job's tasks are entries that users append, and `tasks` the most that there can be.
     pub is_log: bool,
     /// Of a log or an open job that has begun: who decides which entries or rows count.
-    pub voters: Option<Voters>,
+    pub voters: Option<Box<Voters>>,
     /// Of an open job: whether more tasks may be added to it. It only falls. None: all tasks came
     /// with the submission.
     pub open: Option<bool>,
@@ -74,7 +74,7 @@ pub struct JobHead {
     /// Of a pool: how many of its workers run.
     pub workers: Option<u32>,
     /// The newest checkpoint of a training job.
-    pub saved: Option<Saved>,
+    pub saved: Option<Box<Saved>>,
     /// Wall clock of the holder when the phase became an ended one, else 0.
     pub ended_ms: u64,
 }

@@ -310,7 +310,7 @@ fn validate_head(head: &JobHead) -> Result<(), BadMessage> {
         .is_none_or(|saved| saved.nodes.len() <= limits::CHECKPOINT_NODES);
     check(is_narrow, "a checkpoint on too many nodes")?;
     let is_few = |voters: &Voters| voters.sets().all(|set| set.len() <= limits::MAX_VOTERS);
-    check(head.voters.as_ref().is_none_or(is_few), "too many voters")?;
+    check(head.voters.as_deref().is_none_or(is_few), "too many voters")?;
     check(is_small(head), "an oversized job head")
 }
 

@@ -196,7 +196,7 @@ impl From<FormerHead> for JobHead {
             failed: head.failed,
             stopped: head.stopped,
             workers: head.workers,
-            saved: head.saved,
+            saved: head.saved.map(Box::new),
             ended_ms: head.ended_ms,
         }
     }

@@ -353,15 +353,6 @@ impl Coordinator {
         self.is_safe_here() && !self.results.has_writes()
     }
 
-    /// Whether it waits for that other job.
-    pub fn comes_after(&self, other: JobId) -> bool {
-        self.spec
-            .work
-            .after
-            .iter()
-            .any(|after| after.job() == other)
-    }
-
     /// The job's head, which exists as long as its coordinator does.
     fn head<'a>(&self, core: &'a Core) -> &'a JobHead {
         core.directory
@@ -563,10 +554,8 @@ impl Coordinator {
                 saved.nodes.truncate(limits::CHECKPOINT_NODES);
             }
             saved => {
-                *saved = Some(Saved {
-                    step,
-                    nodes: vec![node],
-                })
+                let nodes = vec![node];
+                *saved = Some(Saved { step, nodes }.into());
             }
         }
         self.publish(core, lattice, head);

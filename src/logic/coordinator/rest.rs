@@ -40,6 +40,11 @@ impl Coordinator {
         give_back(&mut self.replicas);
     }
 
+    /// What was done while it rests has left nothing that it needs.
+    pub fn stay_at_rest(&mut self) {
+        self.spec.pack();
+    }
+
     /// The cells of the job's tasks are here again, and all of its specification.
     pub fn awaken(&mut self, core: &Core, spec: KnownSpec, lattice: &Lattice) {
         self.spec = spec;

@@ -259,5 +259,5 @@ fn results_of_more_claims_than_have_a_place_are_known_too() {
         lattice.merge(&record(task));
     }
     assert!((0..claims).all(|task| lattice.cell(task) == record(task).cell()));
-    assert_eq!(lattice.wide.len(), 2);
+    assert_eq!(lattice.known.wide.len(), 2);
 }

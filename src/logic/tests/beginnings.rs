@@ -85,7 +85,7 @@ fn who_knows_the_voters_says_who_they_are_and_what_was_removed_does_not_begin() 
     let head = JobHead {
         epoch: 1,
         holder: BETA,
-        voters: Some(Voters::first(vec![BETA])),
+        voters: Some(Voters::first(vec![BETA]).into()),
         ..JobHead::unclaimed(LOG, &spec, spec.hash())
     };
     let mut state = node();

@@ -250,7 +250,7 @@ impl Coordinator {
             self.recovery.get_or_insert_default();
         }
         let mut head = self.head(core).clone();
-        head.voters = Some(voters);
+        head.voters = Some(voters.into());
         self.publish(core, lattice, head);
     }
 

@@ -67,7 +67,7 @@ impl Coordinator {
         }
         core.votes.insert(self.job, (self.epoch, Some(core.me)));
         let known = core.voters(self.job).cloned();
-        head.voters = known.or(head.voters.take());
+        head.voters = known.map(Box::new).or(head.voters.take());
     }
 
     /// Asks voters for their votes, which have not given them.
@@ -316,7 +316,7 @@ impl Coordinator {
         if voters.nodes.contains(&core.me) {
             core.witnessed.insert(self.job, voters.clone());
         }
-        head.voters = Some(voters);
+        head.voters = Some(voters.into());
         self.publish(core, lattice, head);
         if is_change {
             let head = self.head(core).clone();

@@ -89,23 +89,23 @@ pub fn head() -> JobHead {
         after: vec![JobId(1)],
         is_step: true,
         is_log: true,
-        voters: Some(Voters {
+        voters: Some(Box::new(Voters {
             epoch: 2,
             holder: NODE,
             version: 5,
             first_own: 40,
             nodes: vec![NODE, NodeId([8; 32])],
             former: vec![NODE],
-        }),
+        })),
         open: Some(true),
         done: 4,
         failed: 1,
         stopped: 2,
         workers: Some(3),
-        saved: Some(Saved {
+        saved: Some(Box::new(Saved {
             step: 500,
             nodes: vec![NODE],
-        }),
+        })),
         ended_ms: 0,
     }
 }
