@@ -33,6 +33,8 @@ pub struct LocalCopy {
     pub(super) unfit_until: Option<Time>,
     /// How often results of that claim's holder were refused for want of files.
     pub(super) refusals: (u32, u32),
+    /// A user has asked about the job in this life of the node, while nobody coordinated it.
+    pub(super) wanted: bool,
     /// Since when nobody has asked about the job, which has ended, and nothing of it is under way.
     pub(super) idle_since: Option<Time>,
 }
@@ -78,6 +80,7 @@ impl LocalCopy {
             equalled_by: None,
             unfit_until: None,
             refusals: (0, 0),
+            wanted: false,
             idle_since: None,
         }
     }

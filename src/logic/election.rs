@@ -8,7 +8,7 @@
 
 use super::{
     DiskEffect, Effect, State,
-    coordinator::{Coordinator, is_worth_storing},
+    coordinator::{Coordinator, is_worth_storing, limit_of},
     copies::LocalCopy,
     core::Core,
     rank,
@@ -336,6 +336,7 @@ impl State {
             || self.coordinators.contains_key(&job)
             || self.leaving
             || head.epoch == 0
+            || self.sleeps(job)
         {
             return None;
         }
@@ -349,6 +350,34 @@ impl State {
         );
         let position = alive.iter().position(|node| *node == self.core.me);
         Some(position.unwrap_or(alive.len()) as u32)
+    }
+
+    /// Whether nothing is to be done for an ended job of which this node had the claim in its last
+    /// life: all is on its disk, nobody is there to keep copies with, and no user has asked. It has
+    /// no coordinator until one has, or somebody comes.
+    pub fn sleeps(&self, job: JobId) -> bool {
+        let (Some(copy), Some(head)) = (self.copies.get(&job), self.core.directory.get(job)) else {
+            return false;
+        };
+        let is_ours = head.holder == self.core.me && !self.coordinators.contains_key(&job);
+        // At rest all was known, and said.
+        let is_over = || copy.lattice.is_resting() || is_said(copy, head);
+        is_ours
+            && head.phase.is_ended()
+            && !head.is_ordered()
+            && copy.kept
+            && !copy.wanted
+            && self.core.is_alone()
+            && is_over()
+    }
+
+    /// A user asks about a job: somebody is to coordinate it.
+    pub(super) fn want(&mut self, job: JobId) {
+        if let Some(copy) = self.copies.get_mut(&job)
+            && !std::mem::replace(&mut copy.wanted, true)
+        {
+            self.look_for_orphan(job);
+        }
     }
 
     pub(super) fn adopt_orphan(&mut self, job: JobId) {
@@ -479,6 +508,21 @@ impl State {
             });
         }
     }
+}
+
+/// Whether an ended job's head says what is known of its tasks, and none of them is to be done.
+fn is_said(copy: &LocalCopy, head: &JobHead) -> bool {
+    let (lattice, limit) = (&copy.lattice, limit_of(&copy.spec, head.round));
+    let known = (
+        lattice.done(),
+        lattice.failed_for_good(limit),
+        lattice.cancelled(),
+    );
+    let (done, failed, stopped) = known;
+    lattice.is_sound()
+        && known == (head.done, head.failed, head.stopped)
+        && (head.is_cancelled() || done + failed + stopped == head.tasks)
+        && head.workers.unwrap_or_default() == 0
 }
 
 /// The core as tests and simulations see it.

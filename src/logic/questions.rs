@@ -89,6 +89,9 @@ impl State {
     }
 
     fn ask_whoever_knows(&mut self, asker: Asker, question: RoutedQuery) {
+        if let RoutedQuery::Job(job, _) = &question {
+            self.want(*job);
+        }
         match (self.who_knows(&question), asker) {
             (Ok(Some(node)), _) if node == self.core.me => self.answer_here(asker, question),
             (Err(error), _) => self.core.answer(asker, Err(error)),

@@ -89,7 +89,7 @@ impl State {
         };
         let is_quiet = || match self.coordinators.get(&job) {
             Some(coordinator) => coordinator.may_rest(&self.core),
-            None => copy.equalled_by == Some((head.epoch, head.holder)),
+            None => copy.equalled_by == Some((head.epoch, head.holder)) || self.sleeps(job),
         };
         head.phase.is_ended()
             && !copy.lattice.is_resting()

@@ -76,6 +76,7 @@ impl State {
         self.submissions.insert(job, submission);
         match known {
             Some(head) => {
+                self.want(job);
                 self.answer_submission(&head);
                 self.wait_for_submission(job);
             }
@@ -227,6 +228,7 @@ impl State {
         if self.is_safe(job) {
             return self.core.send(from, Message::OfferKept { job });
         }
+        self.want(job);
         if let (false, Some(spec)) = (self.leaving, spec) {
             self.claim_new(head, spec);
         }

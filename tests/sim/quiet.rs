@@ -39,7 +39,7 @@ impl World {
     fn check_claims(&self, job: JobId, findings: &mut Vec<Finding>) {
         let claims = self.claims(job);
         let name = self.job_name(job);
-        if claims.is_empty() {
+        if claims.is_empty() && !self.states().any(|(_, state)| state.sleeps(job)) {
             let heads = self
                 .states()
                 .filter(|(_, state)| state.core().directory.get(job).is_some())

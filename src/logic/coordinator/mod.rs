@@ -643,7 +643,8 @@ impl Coordinator {
     }
 }
 
-fn limit_of(spec: &JobSpec, round: u32) -> u32 {
+/// How many failures end a task for good, in that round of retries.
+pub fn limit_of(spec: &JobSpec, round: u32) -> u32 {
     spec.retries
         .saturating_add(1)
         .saturating_mul(round.saturating_add(1))

@@ -46,6 +46,11 @@ impl Restarted {
     }
 
     fn with(spec: JobSpec) -> Self {
+        Self::with_results(spec, TASKS)
+    }
+
+    /// So many of its results are on the disk.
+    fn with_results(spec: JobSpec, results: u32) -> Self {
         let config = Config {
             alone: true,
             ..config()
@@ -59,7 +64,7 @@ impl Restarted {
         };
         state.restore(JOB, Record::Spec(Arc::new(spec)));
         state.restore(JOB, Record::Head(head));
-        for task in 0..TASKS {
+        for task in 0..results {
             state.restore(JOB, Record::Task(Arc::new(record(task))));
         }
         state.start();
@@ -138,7 +143,8 @@ impl Restarted {
 
     fn memory_bytes(&self) -> usize {
         let heap = self.state.copies[&JOB].lattice.memory_bytes();
-        heap + self.state.coordinators[&JOB].task_bytes()
+        let coordinator = self.state.coordinators.get(&JOB);
+        heap + coordinator.map_or(0, |coordinator| coordinator.task_bytes())
     }
 
     /// What is in memory of the specification, encoded.
@@ -283,9 +289,38 @@ fn what_the_disk_has_lost_is_done_again() {
     panic!("nothing is done again");
 }
 
+/// Nobody is there to keep copies with, and what is known of the job says that it is over.
+#[test]
+fn an_ended_job_is_claimed_anew_when_somebody_asks() {
+    let mut node = Restarted::new();
+    node.until_it_rests();
+    assert_eq!(node.state.claim_of(JOB), None);
+    let ticket = node.ask();
+    assert_eq!(node.state.claim_of(JOB), Some(2));
+    let answer = node.recalled(ticket, Ok(cells(0..TASKS)), false);
+    assert!(matches!(answer, Some(Ok(Answer::Job(_)))), "{answer:?}");
+}
+
+/// Its disk has one result fewer than its head says.
+#[test]
+fn an_ended_job_that_has_lost_a_result_is_claimed_at_once() {
+    let mut node = Restarted::with_results(
+        JobSpec {
+            repeat: TASKS,
+            ..(*spec()).clone()
+        },
+        TASKS - 1,
+    );
+    node.turn(Input::Tick);
+    assert_eq!(node.state.claim_of(JOB), Some(2));
+}
+
 #[test]
 fn who_waits_hears_that_the_job_was_removed() {
     let mut node = Restarted::new();
+    node.until_it_rests();
+    let ticket = node.ask();
+    node.recalled(ticket, Ok(cells(0..TASKS)), false);
     node.until_it_rests();
     let ticket = node.ask();
     let query = Query::Remove { job: JOB };
