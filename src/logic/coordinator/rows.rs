@@ -131,11 +131,16 @@ impl Rows {
 
     /// A result is here that does not count yet, of a row that did.
     pub(super) fn note_tried(&mut self, record: &TaskRecord) {
-        let row = (record.row, record.params.clone());
-        self.known.insert(record.task, row);
+        self.keep_row(record);
         if let Some(key) = record.row {
             self.note_key(key, Place::of(record));
         }
+    }
+
+    /// Which row the task is, for who writes a record of it once more.
+    fn keep_row(&mut self, record: &TaskRecord) {
+        let row = (record.row, record.params.clone());
+        self.known.insert(record.task, row);
     }
 
     /// A row is a task. Of two tasks that it is, only that counted which was written later.
@@ -383,7 +388,7 @@ impl Coordinator {
                 rows.note(&record);
                 if !record.is_added() {
                     // Another end may come to count in its place, and is to say which row it is of.
-                    rows.note_tried(&record);
+                    rows.keep_row(&record);
                 }
             }
         }
