@@ -165,7 +165,7 @@ async fn withdraw(scheduler: &Scheduler, count: u32, jobs: &[LaunchJob]) {
         return;
     }
     tell!(
-        "taking back {}: no task waits for it any more",
+        "taking {} back: nothing waits for that any more",
         ids.join(", ")
     );
     if let Err(error) = scheduler.cancel(&ids).await {
