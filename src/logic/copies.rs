@@ -113,8 +113,12 @@ impl State {
             Record::Head(mut head) => {
                 // Journals of the version before do not say in heads what a job comes after, and
                 // that is to be kept for it.
-                if let Some(copy) = self.copies.get(&job) {
+                if let Some(copy) = self.copies.get_mut(&job) {
                     head.after = copy.spec.work.after.iter().map(After::job).collect();
+                    // At once, so that the next job's takes the room that it had.
+                    if head.phase.is_ended() && copy.spec.is_small() {
+                        copy.spec.rest();
+                    }
                 }
                 self.restore_vote(&head);
                 self.core.directory.merge(head);

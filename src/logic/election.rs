@@ -8,7 +8,7 @@
 
 use super::{
     DiskEffect, Effect, State,
-    coordinator::{Coordinator, is_worth_storing, limit_of},
+    coordinator::{Coordinator, is_worth_storing},
     copies::LocalCopy,
     core::Core,
     rank,
@@ -512,7 +512,7 @@ impl State {
 
 /// Whether an ended job's head says what is known of its tasks, and none of them is to be done.
 fn is_said(copy: &LocalCopy, head: &JobHead) -> bool {
-    let (lattice, limit) = (&copy.lattice, limit_of(&copy.spec, head.round));
+    let (lattice, limit) = (&copy.lattice, copy.spec.failure_limit(head.round));
     let known = (
         lattice.done(),
         lattice.failed_for_good(limit),

@@ -18,6 +18,7 @@ pub struct KnownSpec {
     name: BlobHash,
     encoded_bytes: u32,
     tasks: u32,
+    retries: u32,
     is_whole: bool,
 }
 
@@ -29,6 +30,7 @@ impl KnownSpec {
             name: BlobHash::of(&bytes),
             encoded_bytes: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
             tasks: spec.task_count() as u32,
+            retries: spec.retries,
             is_whole: true,
             spec: spec.into(),
         }
@@ -44,6 +46,13 @@ impl KnownSpec {
         self.tasks
     }
 
+    /// How many failures end a task for good, in that round of retries.
+    pub fn failure_limit(&self, round: u32) -> u32 {
+        self.retries
+            .saturating_add(1)
+            .saturating_mul(round.saturating_add(1))
+    }
+
     /// Whether a message can hold it.
     pub fn is_inline(&self) -> bool {
         self.encoded_bytes as usize <= limits::INLINE_SPEC_BYTES
@@ -52,6 +61,11 @@ impl KnownSpec {
     /// Whether all of it is in memory, in one form or the other.
     pub fn is_whole(&self) -> bool {
         self.is_whole
+    }
+
+    /// Whether it stays whole in memory while the job rests.
+    pub fn is_small(&self) -> bool {
+        self.encoded_bytes as usize <= limits::RESTING_SPEC_BYTES
     }
 
     /// All of it; None while the job rests and the tables are on the disk alone.
@@ -66,7 +80,7 @@ impl KnownSpec {
             return self.pack();
         }
         let spec = self.read();
-        let is_small = self.encoded_bytes as usize <= limits::RESTING_SPEC_BYTES;
+        let is_small = self.is_small();
         let bytes = match is_small {
             true => encoded(spec),
             false => encoded(&spec.outline()),

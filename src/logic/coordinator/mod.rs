@@ -48,8 +48,8 @@ mod stopping;
 
 use super::{core::Core, known_spec::KnownSpec, lattice::Lattice, timers::Timer};
 use nodectl_types::{
-    After, Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Record, Saved,
-    TaskIndex, Time, Voters, limits, predicate::Predicate, spec::POOL_HOST_GONE,
+    After, Attempt, JobHead, JobId, Message, NodeId, NodeInfo, Phase, Record, Saved, TaskIndex,
+    Time, Voters, limits, predicate::Predicate, spec::POOL_HOST_GONE,
 };
 use rand::RngExt;
 use std::{
@@ -247,7 +247,7 @@ impl Coordinator {
                 claim,
                 // Entries of a log are told of in their order, once it is known.
                 (!spec.work.is_log() && !lattice.is_resting()).then_some(lattice),
-                limit_of(&spec, head.round),
+                spec.failure_limit(head.round),
             ),
             head_told: core.mono(),
             tick_set: false,
@@ -362,7 +362,7 @@ impl Coordinator {
 
     /// How many failures end a task for good.
     fn failure_limit(&self, core: &Core) -> u32 {
-        limit_of(&self.spec, self.head(core).round)
+        self.spec.failure_limit(self.head(core).round)
     }
 
     /// Whether all tasks have ended.
@@ -571,7 +571,7 @@ impl Coordinator {
     fn publish(&mut self, core: &mut Core, lattice: &Lattice, mut head: JobHead) {
         head.version += 1;
         head.done = lattice.done();
-        head.failed = lattice.failed_for_good(limit_of(&self.spec, head.round));
+        head.failed = lattice.failed_for_good(self.spec.failure_limit(head.round));
         head.stopped = lattice.cancelled();
         head.workers = self.workers();
         if self.rows.is_some() {
@@ -641,13 +641,6 @@ impl Coordinator {
         let (name, _) = awaited.find(|(_, job)| failed(*job))?;
         Some(name.to_string())
     }
-}
-
-/// How many failures end a task for good, in that round of retries.
-pub fn limit_of(spec: &JobSpec, round: u32) -> u32 {
-    spec.retries
-        .saturating_add(1)
-        .saturating_mul(round.saturating_add(1))
 }
 
 /// Counts alone are not worth a write.
