@@ -263,3 +263,39 @@ fn a_directory_that_cannot_be_written_to_is_told_before_anything_runs() {
         "{said}"
     );
 }
+
+#[test]
+fn up_takes_no_flags_that_mean_nothing() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    fs::write(dir.path().join("hosts.csv"), "").expect("writable");
+    let refused = [
+        (
+            "--slurm --partition local --max 3",
+            "--max means nothing with it",
+        ),
+        (
+            "--slurm --partition local --time 1h",
+            "--time means nothing with it",
+        ),
+        (
+            "--slurm --partition local --detach",
+            "--detach means nothing with it",
+        ),
+        ("--condor --partition local", "use --slurm"),
+        ("--slurm --idle 3s", "--max"),
+        ("--slurm --tasks-per-node 2", "--max"),
+        ("--slurm --min 3 --max 2", "--min 3 is more than --max 2"),
+        ("--slurm --max 2 --strict", "cannot be used with"),
+        ("hosts.csv --max 2", "cannot be used with"),
+        ("hosts.csv --nodes 2", "cannot be used with"),
+    ];
+    for (flags, why) in refused {
+        let words = flags.split(' ');
+        let (code, _, said) = output(nodectl(dir.path()).arg("up").args(words));
+        assert!(
+            code == Some(2) && said.contains(why),
+            "{flags}: {code:?} {said}"
+        );
+    }
+    assert!(!dir.path().join("api.sock").exists(), "no node was started");
+}

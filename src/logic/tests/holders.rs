@@ -127,23 +127,32 @@ impl Trio {
                         };
                         inputs.push(self.arrival(node, to, message));
                     }
-                    Effect::Task(TaskEffect::Start(StartTask {
-                        job, task, attempt, ..
-                    })) => {
-                        self.running.push((node, job, task, attempt));
-                        inputs.push((node, Input::TaskStarted { job, task, attempt }));
-                    }
-                    Effect::Task(TaskEffect::Stop {
-                        job, task, attempt, ..
-                    }) => {
-                        self.running
-                            .retain(|running| *running != (node, job, task, attempt));
-                        inputs.push((node, Input::TaskStopped { job, task, attempt }));
-                    }
+                    Effect::Task(effect) => inputs.extend(self.follow(node, effect)),
                     _ => {}
                 }
             }
         }
+    }
+
+    /// A task runs, or runs no more.
+    fn follow(&mut self, node: usize, effect: TaskEffect) -> Option<(usize, Input)> {
+        let input = match effect {
+            TaskEffect::Start(StartTask {
+                job, task, attempt, ..
+            }) => {
+                self.running.push((node, job, task, attempt));
+                Input::TaskStarted { job, task, attempt }
+            }
+            TaskEffect::Stop {
+                job, task, attempt, ..
+            } => {
+                let key = (node, job, task, attempt);
+                self.running.retain(|running| *running != key);
+                Input::TaskStopped { job, task, attempt }
+            }
+            _ => return None,
+        };
+        Some((node, input))
     }
 
     fn arrival(&self, node: usize, to: NodeId, message: Message) -> (usize, Input) {
