@@ -12,7 +12,7 @@ use common::{
     LATER,
     cluster::{Cluster, both},
     job::{read_results, run_to_end},
-    python::{COMPILED, keep_compiled, python_env_with, python_path},
+    python::{COMPILED, keep_compiled, python_env_where, python_env_with, python_path},
     training::checkpoints,
     wait_until,
 };

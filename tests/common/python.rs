@@ -57,6 +57,11 @@ const OF_DEBIAN: &str = "/usr/lib/python3/dist-packages";
 /// Variables with which `python3` has the package and this module, be that the `python3` in `PATH`
 /// or the system's.
 pub fn python_env_with(module: &str) -> Option<Vec<(&'static str, String)>> {
+    python_env_where(module, "True")
+}
+
+/// Variables with which `python3` has the package and a module that is as this expression says.
+pub fn python_env_where(module: &str, is_so: &str) -> Option<Vec<(&'static str, String)>> {
     let [package, needed, tests] = [package(), installed(NEEDED), installed(FOR_TESTS)];
     // Debian's modules were built for Debian's numpy, which so comes first.
     let paths = [
@@ -64,7 +69,7 @@ pub fn python_env_with(module: &str) -> Option<Vec<(&'static str, String)>> {
         joined(&[package.clone(), tests, needed.clone()]),
         joined(&[package, OF_DEBIAN.into(), needed]),
     ];
-    let code = format!("import nodectl.params, {module}");
+    let code = format!("import nodectl.params, {module}; assert {is_so}");
     for program in ["python3", "/usr/bin/python3"] {
         let has = |path: &&OsString| runs(program.as_ref(), &code, Some(path));
         let Some(path) = paths.iter().find(has) else {
@@ -78,7 +83,11 @@ pub fn python_env_with(module: &str) -> Option<Vec<(&'static str, String)>> {
         }
         return Some(env);
     }
-    println!("SKIPPED: neither python3 nor /usr/bin/python3 has numpy and {module}");
+    let such = match is_so {
+        "True" => String::new(),
+        is_so => format!(" with {is_so}"),
+    };
+    println!("SKIPPED: neither python3 nor /usr/bin/python3 has numpy and {module}{such}");
     None
 }
 
