@@ -180,3 +180,60 @@ fn what_a_task_saves_before_it_fails_is_there_when_it_is_tried_again() {
     let into = run(&cluster, &job_file(&cluster, "failing"), "failing");
     assert_eq!(read(&into.join("0/stdout")), "saved\n");
 }
+
+/// Saves when it is asked to end, and has nothing to do once that is there.
+const SAVES_AT_ITS_END: &str = "[ -e \"$NODECTL_CHECKPOINT_DIR/state\" ] && exit 0\n\
+     trap 'echo saved > states/state; exit 1' TERM\n\
+     echo begun >> NOTES\nwhile :; do sleep 0.05; done";
+
+#[test]
+fn what_a_task_saves_last_is_kept_where_it_goes_on_and_not_where_it_was_cancelled() {
+    for (name, more, ranks) in [("alone", "", 1), ("gang", "nodes = 2", 2)] {
+        let cluster = Cluster::of(3);
+        let begin = |what: &str| {
+            let [name, notes] = [format!("{name}-{what}"), format!("{name}-{what}.notes")];
+            let notes = cluster.dir.path().join(notes);
+            let script = SAVES_AT_ITS_END.replace("NOTES", notes.to_str().expect("UTF-8"));
+            let text = format!(
+                "name = \"{name}\"\ncommand = [\"sh\", \"-c\", \"\"\"{}\"\"\"]\n\
+                 retries = 0\ncheckpoint_dir = \"states\"\nresources = {{ cpus = 0.1 }}\n{more}\n",
+                script.replace('"', "\\\"")
+            );
+            let id = cluster.submit(0, &write_job(cluster.dir.path(), &name, &text));
+            wait_until(LATER, "all ranks run", || {
+                fs::read_to_string(&notes).is_ok_and(|text| text.lines().count() == ranks)
+            });
+            id
+        };
+        let is_kept = |id: &str| {
+            let dirs = (0..3).map(|number| cluster.data_dir(number).join("checkpoints").join(id));
+            let files = dirs
+                .filter_map(|dir| fs::read_dir(dir).ok())
+                .flatten()
+                .flatten();
+            files.count() > 0
+        };
+        let works = |node: usize| cluster.dir.path().join(format!("n{node}/jobs"));
+        let cancelled = begin("cancelled");
+        cluster.ok(0, &["cancel", &cancelled]);
+        wait_until(LATER, "nothing of it is left", || {
+            let tasks = |node| fs::read_dir(works(node).join(&cancelled).join("tasks"));
+            (0..3)
+                .all(|node| tasks(node).is_ok_and(|left| left.count() == 0) || tasks(node).is_err())
+        });
+        assert!(!is_kept(&cancelled), "{name}");
+        let moved = begin("moved");
+        let job = cluster.job(0, &moved);
+        let nodes = job["progress"]["nodes"].as_array().expect("a list");
+        let busy = nodes.iter().find(|node| node["running"] != 0);
+        let leaving = busy.and_then(|node| node["name"].as_str()?.strip_prefix('n')?.parse().ok());
+        let leaving: usize = leaving.expect("a node runs it");
+        cluster.ok(leaving, &["leave"]);
+        assert_eq!(
+            cluster.wait_end((leaving + 1) % 3, &moved),
+            "done",
+            "{name}"
+        );
+        assert!(is_kept(&moved), "{name}");
+    }
+}
