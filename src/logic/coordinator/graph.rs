@@ -42,14 +42,19 @@ pub(super) struct TaskGraph {
     blocked: BTreeMap<usize, Time>,
 }
 
+/// How many of those that a task needs are not done.
+fn open_needs(needs: &Needs, lattice: &Lattice, task: TaskIndex) -> u32 {
+    let is_open = |needed: &&TaskIndex| !lattice.is_done(**needed);
+    needs.of(task).iter().filter(is_open).count() as u32
+}
+
 impl TaskGraph {
     pub(super) fn new(spec: &JobSpec, lattice: &Lattice) -> Self {
         if lattice.is_resting() {
             return Self::at_rest(spec, lattice.tasks());
         }
         let needs = &spec.needs;
-        let open = |needed: &&TaskIndex| !lattice.is_done(**needed);
-        let waits = |task| needs.of(task).iter().filter(open).count() as u32;
+        let waits = |task| open_needs(needs, lattice, task);
         let alike = spec.work.alike(lattice.tasks());
         Self {
             waits: match needs.is_empty() {
@@ -128,6 +133,16 @@ impl Coordinator {
         // It had been given up, and a success came all the same.
         if self.graph.lost.contains(&task) {
             self.doom_anew(core, lattice);
+        }
+    }
+
+    /// Results of these tasks are lost: what needs them waits once more.
+    pub(super) fn hold_followers(&mut self, lattice: &Lattice, tasks: &BTreeSet<TaskIndex>) {
+        for task in tasks {
+            for follower in self.graph.followers.of(*task) {
+                self.graph.waits[*follower as usize] =
+                    open_needs(&self.spec.needs, lattice, *follower);
+            }
         }
     }
 

@@ -82,6 +82,7 @@ impl Coordinator {
         ));
         self.progress.lost(&tasks);
         self.name_anew(core);
+        self.hold_followers(lattice, &tasks);
         self.order_anew(core, lattice);
         tasks.into_iter().for_each(|task| self.reopen(task));
         self.wake(core);

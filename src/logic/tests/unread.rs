@@ -1,7 +1,7 @@
 //! Results that a disk has lost, beside what other holders of their job have.
 
 use super::{holders::done, *};
-use nodectl_types::JobHead;
+use nodectl_types::{JobHead, Needs};
 
 /// The only disk that had a result lost it, and its coordinator's job has come to another end of
 /// the task: who keeps a replica takes that, too.
@@ -98,6 +98,32 @@ fn what_no_disk_has_of_a_cancelled_job_is_not_told_of() {
         (back.as_slice(), solo.head().phase),
         (lost, Phase::Cancelled)
     );
+}
+
+/// A result is lost that a task needs beside another's, and is done again. The other's is waited
+/// for all the same.
+#[test]
+fn what_needs_a_lost_result_waits_for_all_that_it_needs() {
+    let spec = JobSpec {
+        repeat: 3,
+        needs: Needs::of_rows([vec![], vec![], vec![0, 1]]),
+        ..(*spec()).clone()
+    };
+    let mut solo = Solo::on(node(), spec);
+    let first = solo.running[0].0;
+    solo.end(Outcome::Done);
+    let (job, tasks) = (solo.job, vec![first]);
+    solo.turn(vec![Input::RecordsLost { job, tasks }]);
+    for _ in 0..30 {
+        solo.mono = solo.mono + Duration::from_secs(1);
+        solo.turn(vec![Input::Tick]);
+    }
+    let again = solo.running.iter().position(|running| running.0 == first);
+    solo.running.swap(0, again.expect("it is done again"));
+    solo.end(Outcome::Done);
+    assert!(solo.running.iter().all(|running| running.0 != 2));
+    solo.end(Outcome::Done);
+    assert_eq!(solo.running[0].0, 2);
 }
 
 /// What a replica's disk has lost it gives up once its coordinator shows all the rest, and nobody

@@ -148,6 +148,10 @@ const SEEDS: &[(u64, &str)] = &[
         1134679,
         "no replica took a result whose files its coordinator had not, and the job never ended",
     ),
+    (
+        1205930,
+        "a result was lost and came again: what needed it and others did not wait for the others",
+    ),
 ];
 
 pub fn that_have_shown_something() {
