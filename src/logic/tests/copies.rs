@@ -13,6 +13,24 @@ fn large(task: TaskIndex) -> Arc<TaskRecord> {
     Arc::new(record)
 }
 
+/// A node that keeps a job of so many tasks for the other one, which coordinates it.
+fn replica(tasks: u32) -> State {
+    let mut state = node();
+    let spec = JobSpec {
+        repeat: tasks,
+        ..(*spec()).clone()
+    };
+    let head = JobHead {
+        epoch: 1,
+        version: 1,
+        holder: OTHER,
+        ..JobHead::unclaimed(JOB, &spec, spec.hash())
+    };
+    state.restore(JOB, Record::Spec(Arc::new(spec)));
+    state.restore(JOB, Record::Head(head));
+    state
+}
+
 /// Which files are fetched.
 fn fetched(effects: &[Effect]) -> Vec<(u64, BlobHash)> {
     let fetch = |effect: &Effect| match effect {
@@ -64,19 +82,7 @@ fn what_is_pulled_twice_is_not_all_fetched_twice() {
 #[test]
 fn files_that_cannot_be_had_are_waited_for_once() {
     const RESULTS: TaskIndex = 40;
-    let mut state = node();
-    let spec = JobSpec {
-        repeat: RESULTS,
-        ..(*spec()).clone()
-    };
-    let head = JobHead {
-        epoch: 1,
-        version: 1,
-        holder: OTHER,
-        ..JobHead::unclaimed(JOB, &spec, spec.hash())
-    };
-    state.restore(JOB, Record::Spec(Arc::new(spec)));
-    state.restore(JOB, Record::Head(head));
+    let mut state = replica(RESULTS);
     // Nobody claims it.
     state.put_aside();
     state.learn(OTHER, JOB, None, (0..RESULTS).map(large).collect());
@@ -200,19 +206,7 @@ fn a_result_without_its_files_gives_way_to_one_that_was_reported_meanwhile() {
 /// without, too, but not in the place of one with its files.
 #[test]
 fn a_replica_keeps_what_its_coordinator_has_without_files() {
-    let mut state = node();
-    let spec = JobSpec {
-        repeat: 2,
-        ..(*spec()).clone()
-    };
-    let head = JobHead {
-        epoch: 1,
-        version: 1,
-        holder: OTHER,
-        ..JobHead::unclaimed(JOB, &spec, spec.hash())
-    };
-    state.restore(JOB, Record::Spec(Arc::new(spec)));
-    state.restore(JOB, Record::Head(head));
+    let mut state = replica(2);
     let mut whole = done(1, OTHER);
     (whole.accepted, whole.attempt.number) = (0, 0);
     state.restore(JOB, Record::Task(Arc::new(whole.clone())));
