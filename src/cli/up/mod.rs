@@ -66,7 +66,7 @@ pub async fn up(
     };
     let context =
         LaunchContext::prepare(&settings, secret, variable, source, args.resume.clone()).await?;
-    let (Some(kind), None) = (kind, &hosts) else {
+    let Some(kind) = kind else {
         let hosts = hosts.unwrap_or_default();
         let table = LaunchTable::new(!args.list.quiet);
         let named = named_gpus(&hosts);
