@@ -12,7 +12,7 @@ pub trait Blank: Default + 'static {
 }
 
 impl<T> Seldom<T> {
-    /// It is as it was made, from now on.
+    /// Gives up the value's memory: what is read from now on is blank.
     pub fn give_back(&mut self) {
         self.0 = None;
     }

@@ -44,9 +44,9 @@ struct KnownJob {
     waited: u64,
     /// No node of the launch may run it.
     is_unsuited: bool,
-    /// Its tasks may need each other.
+    /// The job's tasks may need each other.
     is_graph: bool,
-    /// So many of them wait for others.
+    /// How many of its tasks wait for others.
     held: u32,
 }
 

@@ -89,7 +89,7 @@ struct Awaited {
     /// When their node last told of them.
     told: Time,
     fetching: Fetching,
-    /// They are taken without their files.
+    /// The records are taken without their files.
     without_files: bool,
 }
 

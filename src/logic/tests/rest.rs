@@ -301,7 +301,7 @@ fn an_ended_job_is_claimed_anew_when_somebody_asks() {
     assert!(matches!(answer, Some(Ok(Answer::Job(_)))), "{answer:?}");
 }
 
-/// Its disk has one result fewer than its head says.
+/// The node's disk has one result fewer than the job's head says.
 #[test]
 fn an_ended_job_that_has_lost_a_result_is_claimed_at_once() {
     let mut node = Restarted::with_results(
