@@ -81,6 +81,7 @@ impl Coordinator {
         if !back.is_empty() {
             self.compare_with(core, back);
         }
+        let mut gone = BTreeSet::new();
         if let Some(recovery) = &mut self.recovery {
             // What it runs is taken on when it is met.
             recovery
@@ -100,12 +101,16 @@ impl Coordinator {
                 let since = *unconnected.entry(*node).or_insert(now);
                 !core.members.is_alive(*node) || now - since >= CONNECTS
             };
-            self.absent.extend(uncompared.extract_if(.., is_away));
+            gone.extend(uncompared.extract_if(.., is_away));
+        }
+        if !gone.is_empty() {
+            self.absent.extend(gone);
+            self.compare_anew(core);
         }
     }
 
-    /// What a holder was to bring will not come. Others have not sent it, since it was on its way:
-    /// all holders are heard once more.
+    /// What a holder was to bring will not come. Others have not sent it, since it was on its way,
+    /// or have got it meanwhile: all holders are heard once more.
     pub(super) fn compare_anew(&mut self, core: &mut Core) {
         let holders = self.former.iter().chain(self.replicas.keys()).copied();
         let mut holders: BTreeSet<_> = holders

@@ -152,6 +152,10 @@ const SEEDS: &[(u64, &str)] = &[
         1205930,
         "a result was lost and came again: what needed it and others did not wait for the others",
     ),
+    (
+        1241351,
+        "a holder went while its results were pulled; who had got them meanwhile was not asked",
+    ),
 ];
 
 pub fn that_have_shown_something() {
