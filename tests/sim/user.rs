@@ -104,6 +104,8 @@ pub struct User {
     /// Which want each job that was ever seen stems from.
     numbers: BTreeMap<JobId, usize>,
     questions: BTreeMap<u64, Question>,
+    /// Nobody asks anything by himself.
+    pub is_silent: bool,
 }
 
 impl User {
@@ -278,6 +280,9 @@ impl World {
         let pause = Duration::from_millis(self.rng.random_range(100..600));
         self.after(pause, Event::User);
         self.forget_lost_questions();
+        if self.user.is_silent {
+            return;
+        }
         self.submit_and_cancel();
         self.logs_act();
         self.rows_act();

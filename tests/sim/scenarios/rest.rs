@@ -1,6 +1,7 @@
 //! Jobs that have ended and rest: only the disk knows their single tasks, until somebody asks.
 
 use crate::{
+    disk::Damage,
     plan::JobPlan,
     script::{Scenario, Script, tasks},
     world::World,
@@ -33,6 +34,12 @@ pub const ALL: &[Scenario] = &[
         "rest::records_that_turned_bad_come_from_another_holder",
         || of_either_size(records_that_turned_bad_come_from_another_holder),
     ),
+    ("rest::a_lone_node_leaves_it_alone_until_somebody_asks", || {
+        of_either_size(a_lone_node_leaves_it_alone_until_somebody_asks)
+    }),
+    ("rest::a_lone_node_takes_it_up_when_another_comes", || {
+        of_either_size(a_lone_node_takes_it_up_when_another_comes)
+    }),
 ];
 
 /// No question of the users' of the simulation has this number.
@@ -225,6 +232,58 @@ fn records_that_turned_bad_come_from_another_holder(large: bool) {
     script.until(20.0, "the replica has them again", |world| {
         let disk = &world.machines[replica].disk;
         (20..22).all(|task| disk.has_done(job, task))
+    });
+    script.settle();
+    script.decay(job);
+}
+
+/// A job of 60 tasks has ended, then both nodes went, and one is back and alone: which one that is,
+/// and the other. No user asks about the job.
+fn alone_again(large: bool) -> (Script, JobId, [usize; 2]) {
+    let mut script = Script::of(2);
+    let job = script.job(JobPlan {
+        large,
+        ..tasks(60, 300)
+    });
+    script.until_done(job);
+    until_it_rests(&mut script, job);
+    let first = script.coordinator(job);
+    let other = script.replicas(job)[0];
+    script.kill(other);
+    // Until the coordinator knows that it is alone, and has said so.
+    script.run(60.0);
+    until_it_rests(&mut script, job);
+    script.world.user.is_silent = true;
+    script.restart(first, 0.5);
+    script.run(60.0);
+    assert_eq!(script.world.coordinator(job), None, "it sleeps");
+    assert!(rests(&script.world, first, job));
+    (script, job, [first, other])
+}
+
+fn a_lone_node_leaves_it_alone_until_somebody_asks(large: bool) {
+    let (mut script, job, [first, other]) = alone_again(large);
+    let question = Query::Job(job, JobQuery::Detail);
+    script.world.put(first, QUESTION, question);
+    script.until(5.0, "it is coordinated", |world| {
+        world.coordinator(job) == Some(first)
+    });
+    until_it_rests(&mut script, job);
+    script.start(other);
+    script.settle();
+    script.decay(job);
+}
+
+/// The other one's copy has lost everything meanwhile.
+fn a_lone_node_takes_it_up_when_another_comes(large: bool) {
+    let (mut script, job, [first, other]) = alone_again(large);
+    script.damage(other, Damage::Journals);
+    script.start(other);
+    script.until(60.0, "it is coordinated", |world| {
+        world.coordinator(job) == Some(first)
+    });
+    script.until(60.0, "the other one has all", |world| {
+        (0..60).all(|task| world.machines[other].disk.has_done(job, task))
     });
     script.settle();
     script.decay(job);
