@@ -112,13 +112,11 @@ impl Coordinator {
     /// What a holder was to bring will not come. Others have not sent it, since it was on its way,
     /// or have got it meanwhile: all holders are heard once more.
     pub(super) fn compare_anew(&mut self, core: &mut Core) {
-        let holders = self.former.iter().chain(self.replicas.keys()).copied();
-        let mut holders: BTreeSet<_> = holders
-            .filter(|node| core.members.is_reachable(*node))
-            .collect();
         core.resync.forget_pulls(self.job);
         let recovery = self.recovery.get_or_insert_default();
-        recovery.compared.clear();
+        let mut holders = std::mem::take(&mut recovery.compared);
+        holders.extend(self.former.iter().chain(self.replicas.keys()));
+        holders.retain(|node| core.members.is_reachable(*node));
         holders.extend(&recovery.uncompared);
         self.compare_with(core, holders);
     }

@@ -156,6 +156,10 @@ const SEEDS: &[(u64, &str)] = &[
         1241351,
         "a holder went while its results were pulled; who had got them meanwhile was not asked",
     ),
+    (
+        1253122,
+        "a holder went while its files came; another that no head names had them, and was not asked",
+    ),
 ];
 
 pub fn that_have_shown_something() {
