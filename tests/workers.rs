@@ -209,6 +209,10 @@ fn an_exception_fails_its_task_at_once_and_shows_its_traceback() {
             .ok(1, &["logs", "--stderr", &id, "3"])
             .contains("ValueError: number 3 is bad")
     );
+    let stdout = cluster.run(1, &["logs", &id, "3"]);
+    assert!(stdout.stdout.is_empty(), "{stdout:?}");
+    let hint = format!("`nodectl logs --stderr {id} 3` shows");
+    assert!(both(&stdout).contains(&hint), "{stdout:?}");
     cluster.ok(0, &["retry", &id, "--failed"]);
     wait_until(LATER, "it failed again", || {
         job.calls_of(3) == 2 && cluster.phase(0, &id).as_deref() == Some("failed")

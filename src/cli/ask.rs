@@ -13,7 +13,7 @@ use super::{
     shown::ShownLog,
     solo,
 };
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use nodectl_app::settings::Settings;
 use nodectl_http::{Client, client::LogRequest};
 use nodectl_ports::{say::tell, wall_ms};
@@ -249,10 +249,35 @@ pub async fn logs(client: &Client, args: LogsArgs) -> Result<Exit, CliError> {
     };
     let mut log = client.log(&args.name.job, &args.task, request).await?;
     let mut shown = ShownLog::new(args.raw);
+    let mut is_empty = true;
     while let Some(bytes) = log.try_next().await? {
+        is_empty &= bytes.is_empty();
         shown.print(&bytes)?;
     }
+    if is_empty && !args.stderr {
+        mention_stderr(client, &args).await;
+    }
     Ok(Exit::Done)
+}
+
+/// Where a task has written to its stderr alone, as one does that fails at its start: that it has.
+async fn mention_stderr(client: &Client, args: &LogsArgs) {
+    let (job, task) = (&args.name.job, &args.task);
+    let request = LogRequest {
+        stderr: true,
+        rank: args.rank,
+        ..LogRequest::default()
+    };
+    let first = async { client.log(job, task, request).await.ok()?.next().await };
+    if let Some(Ok(bytes)) = first.await
+        && !bytes.is_empty()
+    {
+        let (job, task) = (text::escaped(job), text::escaped(task));
+        tell!(
+            "task {task} has written nothing to its stdout; `nodectl logs --stderr {job} {task}` \
+             shows what it wrote to its stderr"
+        );
+    }
 }
 
 pub async fn cancel(client: &Client, args: CancelArgs) -> Result<Exit, CliError> {

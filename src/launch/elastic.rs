@@ -1,7 +1,7 @@
 //! How many allocations a queue of tasks deserves, by what the tasks hold while they run. Pure:
 //! what is seen goes in, what to do comes out.
 
-use nodectl_types::units::format_bytes;
+use nodectl_types::units::{counted, format_bytes};
 use std::time::Duration;
 
 /// Between what an elastic launch stays.
@@ -53,7 +53,8 @@ impl NodeOffer {
         let memory = self.memory_bytes.unwrap_or(u64::MAX);
         if lacks(self.cpus, need.cpus) {
             let has = self.cpus.unwrap_or_default();
-            return Some(format!("{} cores, and such a node has {has}", need.cpus));
+            let needed = counted(need.cpus, "core");
+            return Some(format!("{needed}, and such a node has {has}"));
         }
         if memory < need.memory_bytes {
             let [needed, has] = [need.memory_bytes, memory].map(format_bytes);
@@ -61,7 +62,7 @@ impl NodeOffer {
         }
         let has = self.gpus.unwrap_or_default();
         lacks(self.gpus, need.gpus)
-            .then(|| format!("{} GPUs, and such a node has {has}", need.gpus))
+            .then(|| format!("{}, and such a node has {has}", counted(need.gpus, "GPU")))
     }
 
     /// How many such tasks a node runs at once, 0 if it can run none; `None` if nothing is known of
