@@ -2,6 +2,7 @@
 
 use crate::{
     plan::{Act, Plan},
+    script::Scenario,
     verdict::{Statistics, Verdict},
     world::{START, World},
 };
@@ -287,21 +288,33 @@ pub fn shrink(seed: u64, dropped: &BTreeSet<usize>, options: &Options) {
     );
 }
 
-/// Runs the scenarios whose names contain a text. True if all pass.
+/// Runs the scenarios whose names contain a text, on several threads unless a trace is to be read.
+/// True if all pass.
 pub fn scenarios(name: &str) -> bool {
-    let mut passed = true;
-    for (scenario, run) in crate::scenarios::all()
-        .into_iter()
-        .filter(|(scenario, _)| scenario.contains(name))
-    {
-        let began = Instant::now();
-        let result = std::panic::catch_unwind(run);
-        let word = if result.is_ok() { "passed" } else { "FAILED" };
-        println!(
-            "{word} {scenario} in {:.1} s",
-            began.elapsed().as_secs_f64()
-        );
-        passed &= result.is_ok();
-    }
-    passed
+    let named = |(scenario, _): &Scenario| scenario.contains(name);
+    let next = Mutex::new(crate::scenarios::all().into_iter().filter(named));
+    let failed = AtomicBool::new(false);
+    let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some((scenario, run)) = take() {
+            let began = Instant::now();
+            let result = std::panic::catch_unwind(run);
+            let word = if result.is_ok() { "passed" } else { "FAILED" };
+            println!(
+                "{word} {scenario} in {:.1} s",
+                began.elapsed().as_secs_f64()
+            );
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+        }
+    };
+    let threads = match std::env::var_os("SIM_TRACE") {
+        Some(_) => 1,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    !failed.into_inner()
 }

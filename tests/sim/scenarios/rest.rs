@@ -34,9 +34,10 @@ pub const ALL: &[Scenario] = &[
         "rest::records_that_turned_bad_come_from_another_holder",
         || of_either_size(records_that_turned_bad_come_from_another_holder),
     ),
-    ("rest::a_lone_node_leaves_it_alone_until_somebody_asks", || {
-        of_either_size(a_lone_node_leaves_it_alone_until_somebody_asks)
-    }),
+    (
+        "rest::a_lone_node_leaves_it_alone_until_somebody_asks",
+        || of_either_size(a_lone_node_leaves_it_alone_until_somebody_asks),
+    ),
     ("rest::a_lone_node_takes_it_up_when_another_comes", || {
         of_either_size(a_lone_node_takes_it_up_when_another_comes)
     }),
