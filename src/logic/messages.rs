@@ -201,7 +201,7 @@ impl State {
         };
         self.with_claim(job, epoch, |coordinator, core, copy| {
             coordinator.node_refuses(core, from, refuses);
-            coordinator.started(core, from, &started);
+            coordinator.started(core, &copy.lattice, from, &started);
             coordinator.report(core, &copy.lattice, from, finished, free);
             coordinator.returned(from, &returned);
         });

@@ -437,10 +437,16 @@ impl Coordinator {
         }
     }
 
-    pub fn started(&mut self, core: &Core, from: NodeId, tasks: &[Try]) {
-        for (task, attempt) in tasks {
-            self.mark_started(core, from, *task, *attempt);
+    /// A node has begun these. One that it was told to give back may have begun before it heard of
+    /// that: it goes on like whatever is met running.
+    pub fn started(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, tasks: &[Try]) {
+        let mut over = Vec::new();
+        for key in tasks {
+            if !self.is_wanted(core, lattice, key.0) || !self.adopt(core, from, *key, true) {
+                over.push(*key);
+            }
         }
+        self.stop_on(core, from, over);
     }
 
     /// A node is gone, and with it what it was doing.

@@ -186,12 +186,9 @@ impl Coordinator {
             self.drop_active(from, task, attempt);
             self.reopen(task);
         }
-        let limit = self.failure_limit(core);
-        // What runs of a task whose result is lost may bring another.
-        let is_open = |task: TaskIndex| !lattice.has_ended(task, limit) || lattice.is_unread(task);
         let (mut over, mut surplus) = (Vec::new(), Vec::new());
         for key in held {
-            if !is_open(key.0) {
+            if !self.is_wanted(core, lattice, key.0) {
                 over.push(key);
             } else if !self.adopt(core, from, key, running.contains(&key)) {
                 if running.contains(&key) {
@@ -214,10 +211,16 @@ impl Coordinator {
         self.end_recovery_if_heard(core, lattice);
     }
 
+    /// Whether a result of the task is wanted: what runs of one whose result is lost may bring
+    /// another.
+    pub(super) fn is_wanted(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> bool {
+        !lattice.has_ended(task, self.failure_limit(core)) || lattice.is_unread(task)
+    }
+
     /// Takes an attempt that a node holds into account; false if it should not run. Whatever runs
     /// goes on, whoever ordered it and when: it has come further than any other would. What only
     /// waits there goes on if nobody else has the task.
-    fn adopt(
+    pub(super) fn adopt(
         &mut self,
         core: &mut Core,
         node: NodeId,

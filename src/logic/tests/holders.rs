@@ -621,3 +621,36 @@ fn a_better_claim_is_told_what_is_here_once_it_is_known() {
     });
     assert_eq!(told.expect("it is told").running, solo.running);
 }
+
+/// A node gives back what waits there, unless it has begun it when it hears that it is to.
+#[test]
+fn what_began_when_it_was_to_be_given_back_is_not_ordered_again() {
+    let mut trio = Trio::new();
+    let job = held_by_all(&mut trio);
+    let ordered = |trio: &Trio| trio.orders.iter().filter(|order| order.2 == 19).count();
+    let before = ordered(&trio);
+    let attempt = Attempt {
+        epoch: 1,
+        claim: 0,
+        number: 9,
+    };
+    let message = Message::Report {
+        job,
+        epoch: 1,
+        started: vec![(19, attempt)],
+        finished: Vec::new(),
+        returned: Vec::new(),
+        free: 0,
+        refuses: None,
+    };
+    let from = trio.id(1);
+    trio.give(vec![(0, Input::Message { from, message })]);
+    for _ in 0..8 {
+        (0..3).for_each(|node| trio.end_all_on(node));
+        trio.wait(50);
+    }
+    assert_eq!(
+        (ordered(&trio), before, trio.done(0, job).len()),
+        (0, 0, 19)
+    );
+}

@@ -160,6 +160,10 @@ const SEEDS: &[(u64, &str)] = &[
         1253122,
         "a holder went while its files came; another that no head names had them, and was not asked",
     ),
+    (
+        1377012,
+        "a task had begun before its node heard that it was to give it back, and began once more",
+    ),
 ];
 
 pub fn that_have_shown_something() {
