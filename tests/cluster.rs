@@ -196,6 +196,13 @@ fn a_node_that_leaves_hands_its_work_back() {
     cluster.ok(1, &["leave"]);
     assert!(cluster.wait_exit(1, SOON).success());
     cluster.wait_members(1);
+    let events = cluster.ok(0, &["events"]);
+    let ends = events.lines().filter(|line| line.contains(" n1 "));
+    let ends: Vec<_> = ends.skip(1).collect();
+    assert!(
+        matches!(ends[..], [end] if end.contains("left the cluster")),
+        "{events}"
+    );
     assert_eq!(cluster.wait_end(0, &id), "done");
     assert_all_squares(&cluster.results(0, &id), 30);
 }

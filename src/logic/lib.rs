@@ -599,10 +599,7 @@ impl State {
             return;
         }
         self.core.broadcast(&Message::Leaving);
-        let outcome = self.core.members.leave();
-        for (to, packet) in outcome.packets {
-            self.core.send(to, Message::Swim(packet));
-        }
+        self.core.members.leave();
         self.core.effects.push(Effect::Left);
     }
 }

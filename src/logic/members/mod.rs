@@ -199,8 +199,8 @@ impl Members {
         self.with_swim(|swim, out| swim.packet(now, from, packet, out))
     }
 
-    pub fn leave(&mut self) -> SwimOutcome {
-        self.with_swim(Swim::leave)
+    pub fn leave(&mut self) {
+        self.swim.leave();
     }
 
     /// Takes a newer description of a peer; false if it is no news. Versions follow the wall clock,

@@ -186,14 +186,10 @@ impl Swim {
         }
     }
 
-    /// This node ends: a few are told, and nobody is contradicted any more.
-    pub fn leave(&mut self, out: &mut SwimOutcome) {
+    /// This node ends: nobody is contradicted any more. All that it is connected with are told behind
+    /// whatever else it has sent them (`Message::Leaving`), and tell others.
+    pub fn leave(&mut self) {
         self.left = true;
-        self.queue.push(News::Down {
-            node: self.me,
-            incarnation: self.incarnation,
-        });
-        self.spread(out);
     }
 
     pub fn packet(&mut self, now: Time, from: NodeId, packet: Packet, out: &mut SwimOutcome) {
