@@ -81,6 +81,7 @@ async fn look(
     let mut known = BTreeMap::new();
     let mut said = String::new();
     let mut has_submitted = false;
+    let mut shortage = Shortage::default();
     let mut surplus = Surplus::default();
     let mut timeline = match Timeline::of(&context.launches, &context.launch) {
         Ok(timeline) => timeline,
@@ -89,7 +90,8 @@ async fn look(
     loop {
         match seen(context, scheduler, &mut known, &mut queue).await {
             Ok((seen, jobs)) => {
-                let change = change(bounds, &seen);
+                let mut change = change(bounds, &seen);
+                change.submit = shortage.lasting(change.submit, seen.nodes.len());
                 note(&mut timeline, &seen, &change);
                 let now = format!(
                     "{}, {} coming, {} waiting",
@@ -124,6 +126,22 @@ async fn look(
             }
         }
         tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// How many nodes were lacking at the last look.
+#[derive(Default)]
+struct Shortage(u32);
+
+impl Shortage {
+    /// How many were lacking at the last look, too: what waits for a moment goes to a node that is
+    /// there. Where none is, all that are.
+    fn lasting(&mut self, now_are: u32, nodes: usize) -> u32 {
+        let before = std::mem::replace(&mut self.0, now_are);
+        match nodes {
+            0 => now_are,
+            _ => now_are.min(before),
+        }
     }
 }
 
@@ -331,5 +349,20 @@ mod tests {
         assert_eq!(at(15, 3), None);
         assert_eq!(at(20, 4), Some(2));
         assert_eq!(at(21, 2), None);
+    }
+
+    #[test]
+    fn what_waits_for_a_moment_has_no_node_asked_for() {
+        let mut shortage = Shortage::default();
+        assert_eq!(
+            shortage.lasting(2, 0),
+            2,
+            "nobody is there who could take it"
+        );
+        assert_eq!(shortage.lasting(0, 2), 0);
+        assert_eq!(shortage.lasting(1, 2), 0, "the next of a chain");
+        assert_eq!(shortage.lasting(0, 2), 0);
+        assert_eq!(shortage.lasting(3, 2), 0);
+        assert_eq!(shortage.lasting(2, 2), 2, "it lasts");
     }
 }
