@@ -260,7 +260,7 @@ pub async fn logs(client: &Client, args: LogsArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// Where a task has written to its stderr alone, as one does that fails at its start: that it has.
+/// Says so where a task has written to its stderr, as those that fail at their start do.
 async fn mention_stderr(client: &Client, args: &LogsArgs) {
     let (job, task) = (&args.name.job, &args.task);
     let request = LogRequest {
