@@ -10,8 +10,8 @@ use nodectl_types::{
 };
 use std::collections::{BTreeSet, VecDeque};
 
-/// Tasks of a job that fail within this time are one event.
-const FAILURES_WITHIN_MS: u64 = 10_000;
+/// What happens to tasks of a job within this time, in the same way, is one event.
+const SAME_EVENT_MS: u64 = 10_000;
 
 /// The events so far, oldest first.
 #[derive(Debug, Default)]
@@ -193,7 +193,7 @@ impl Core {
         let count = counted(u64::from(head.failed), "task");
         let verb = if head.failed == 1 { "has" } else { "have" };
         let text = format!("has failures: {count} {verb} failed in all attempts");
-        let since = now.saturating_sub(FAILURES_WITHIN_MS);
+        let since = now.saturating_sub(SAME_EVENT_MS);
         let subject = EventSubject::Job(head.job);
         match self.chronicle.recent(subject, EventKind::TaskFailed, since) {
             Some(known) => (known.at_ms, known.event.text) = (now, text),
@@ -232,6 +232,18 @@ impl Core {
             self.members.name(node)
         );
         self.note_job(head, self.now.wall_ms, EventKind::Retried, text);
+    }
+
+    /// A node has given back what it ran of a job, as one does that leaves: each task as it ends.
+    pub(super) fn note_given_back(&mut self, head: &JobHead, node: NodeId) {
+        let now = self.now.wall_ms;
+        let text = format!("runs again what {} has given back", self.members.name(node));
+        let subject = EventSubject::Job(head.job);
+        let since = now.saturating_sub(SAME_EVENT_MS);
+        match self.chronicle.recent(subject, EventKind::Retried, since) {
+            Some(known) if known.event.text == text => known.at_ms = now,
+            _ => self.note_job(head, now, EventKind::Retried, text),
+        }
     }
 }
 

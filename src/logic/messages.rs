@@ -203,7 +203,7 @@ impl State {
             coordinator.node_refuses(core, from, refuses);
             coordinator.started(core, &copy.lattice, from, &started);
             coordinator.report(core, &copy.lattice, from, finished, free);
-            coordinator.returned(from, &returned);
+            coordinator.returned(core, from, &returned);
         });
     }
 

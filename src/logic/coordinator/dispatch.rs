@@ -415,13 +415,18 @@ impl Coordinator {
         slow
     }
 
-    /// Tasks come back unstarted.
-    pub fn returned(&mut self, from: NodeId, tasks: &[Try]) {
+    /// Tasks come back: not begun, or ended before they were done, since their node leaves.
+    pub fn returned(&mut self, core: &mut Core, from: NodeId, tasks: &[Try]) {
+        let mut has_run = false;
         for (task, attempt) in tasks {
-            if self.find_active(from, *task, *attempt).is_some() {
+            if let Some(active) = self.find_active(from, *task, *attempt) {
+                has_run |= active.started.is_some();
                 self.drop_active(from, *task, *attempt);
                 self.reopen(*task);
             }
+        }
+        if has_run {
+            core.note_given_back(&self.head(core).clone(), from);
         }
     }
 

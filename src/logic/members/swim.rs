@@ -186,8 +186,8 @@ impl Swim {
         }
     }
 
-    /// This node ends: nobody is contradicted any more. All that it is connected with are told behind
-    /// whatever else it has sent them (`Message::Leaving`), and tell others.
+    /// This node ends: nobody is contradicted any more. All that it is connected with are told,
+    /// behind whatever else it has sent them (`Message::Leaving`), and tell others.
     pub fn leave(&mut self) {
         self.left = true;
     }

@@ -1,7 +1,11 @@
 //! Holders of a job that come back to a coordinator that took over without them.
 
 use super::*;
-use nodectl_types::{BlobHash, JobHead, StartTask, event::ClusterEvent, record::OutputFile};
+use nodectl_types::{
+    BlobHash, JobHead, StartTask,
+    event::{ClusterEvent, EventKind},
+    record::OutputFile,
+};
 use std::collections::BTreeSet;
 
 /// Three members whose disks answer at once; tasks run until they are ended.
@@ -653,4 +657,20 @@ fn what_began_when_it_was_to_be_given_back_is_not_ordered_again() {
         (ordered(&trio), before, trio.done(0, job).len()),
         (0, 0, 19)
     );
+}
+
+#[test]
+fn what_a_node_ran_that_leaves_is_said_to_run_again() {
+    let mut trio = Trio::new();
+    held_by_all(&mut trio);
+    let at_work = trio.running.iter().filter(|running| running.0 == 1);
+    assert!(at_work.count() > 1, "each is given back as it ends");
+    trio.give(vec![(1, Input::Leave)]);
+    trio.wait(1_000);
+    let events = trio.nodes[0].core.chronicle.since(0);
+    let again = events
+        .iter()
+        .filter(|event| event.kind == EventKind::Retried);
+    let said: Vec<_> = again.map(|event| event.text.as_str()).collect();
+    assert_eq!(said, ["runs again what alpha has given back"]);
 }
