@@ -241,7 +241,9 @@ impl Runner for Workers {
             if !goes_on {
                 stop.leave_nothing();
             }
-            stop.ask();
+            if !stop.is_asked() {
+                stop.ask();
+            }
         }
     }
 

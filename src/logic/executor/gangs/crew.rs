@@ -362,11 +362,13 @@ impl Executor {
             }
             return self.start_what_fits(core);
         }
-        if crew.stopping.is_some() {
+        if crew.stopping.is_none() {
+            crew.stopping = Some(why.into());
+            crew.unheard.clear();
+        } else if goes_on {
             return;
         }
-        crew.stopping = Some(why.into());
-        crew.unheard.clear();
+        // What was to run again may be over meanwhile: what it saves at its end is not kept then.
         let (job, (task, attempt)) = key;
         for rank in &crew.running {
             core.effects.push(Effect::Task(TaskEffect::Stop {
