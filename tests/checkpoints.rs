@@ -345,7 +345,7 @@ fn checkpoints_by_the_clock_on_the_wall_are_made_by_one_worker_and_by_several() 
             &format!("timed-{workers}"),
             EITHER,
             &format!("workers = {workers}"),
-            "\"0.1 s\"",
+            "\"0.01 s\"",
         );
         let id = cluster.submit(0, &file);
         let mut seen = std::collections::BTreeSet::new();
