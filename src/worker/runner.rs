@@ -241,9 +241,7 @@ impl Runner for Workers {
             if !goes_on {
                 stop.leave_nothing();
             }
-            if !stop.is_asked() {
-                stop.ask();
-            }
+            stop.ask();
         }
     }
 

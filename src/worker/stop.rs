@@ -29,10 +29,11 @@ impl Default for Stop {
 
 impl Stop {
     /// Asks the attempt to end: whoever waits for it in `asked` learns of it, and the process named
-    /// by `ends` is stopped.
+    /// by `ends` is stopped. Whoever asks again changes nothing.
     pub fn ask(&self) {
-        self.asked.send_replace(true);
-        if let Some((link, id)) = &*self.process() {
+        if !self.asked.send_replace(true)
+            && let Some((link, id)) = &*self.process()
+        {
             link.stop(*id);
         }
     }
