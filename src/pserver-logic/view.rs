@@ -64,7 +64,7 @@ impl InstalledView {
     /// Whether something may have counted in the view, as far as this node knows. In a synchronous
     /// mode no clock counts without every worker and every home of a block, and what is theirs
     /// begins when their node hears that the view goes on.
-    fn may_count(&self, me: NodeId, is_synchronous: bool) -> bool {
+    pub fn may_count(&self, me: NodeId, is_synchronous: bool) -> bool {
         let has_worker = self.view.workers.iter().any(|(_, node)| *node == me);
         let is_home = |homes: &Vec<u16>| self.index.is_some_and(|index| homes.contains(&index));
         let takes_part = has_worker || self.view.homes.iter().any(is_home);

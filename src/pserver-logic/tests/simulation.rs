@@ -92,6 +92,8 @@ pub struct Script {
     asked: bool,
     pulls: u64,
     values: BTreeMap<Block, Content>,
+    /// The clock that it was at when the last of them came, as far as its node knew.
+    read_at: Option<Clock>,
     /// For each block whose updates must be in it: from which clock on.
     due: BTreeMap<Block, BTreeMap<(Worker, u64), Clock>>,
     rounds: u64,
@@ -503,7 +505,9 @@ impl Node {
             (id, starting.unwrap_or_else(|| began[&id]))
         });
         let due = due.collect();
+        let clock = self.group.clock_of(worker);
         let script = self.workers.get_mut(&worker).unwrap();
+        script.read_at = clock;
         script.due.insert(block, due);
         script.values.insert(block, content);
     }

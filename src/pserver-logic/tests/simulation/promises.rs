@@ -111,7 +111,9 @@ impl Promises {
     }
 
     /// All blocks are where they shall be.
-    pub(super) fn settled(&mut self, nodes: impl Iterator<Item = NodeId>) {
+    pub(super) fn settled(&mut self, epoch: Epoch, nodes: impl Iterator<Item = NodeId>) {
+        // Whoever began anew may count from a lower one.
+        self.newest = epoch;
         self.settled = nodes.collect();
         self.members = self.settled.clone();
         self.lost.clear();
@@ -147,9 +149,17 @@ impl Promises {
     fn gone_on(&mut self, epoch: Epoch, nodes: BTreeSet<NodeId>, course: Option<usize>) {
         self.live = self.live.max(course);
         if epoch > self.newest {
+            self.may_go_on(epoch, &nodes);
             self.newest = epoch;
-            self.lost.extend(self.members.difference(&nodes));
             self.members.extend(nodes);
+        }
+    }
+
+    /// Others may have gone on in a view, as far as one of its nodes knows: whoever is no part of
+    /// it is lost to them.
+    fn may_go_on(&mut self, epoch: Epoch, nodes: &BTreeSet<NodeId>) {
+        if epoch > self.newest {
+            self.lost.extend(self.members.difference(nodes));
         }
     }
 
@@ -191,13 +201,20 @@ impl Simulation {
 
     /// A node's view may have gone on just now.
     pub(super) fn look_at_view(&mut self, at: NodeId) {
+        let is_synchronous = self.settings.consistency.is_synchronous();
         let node = self.nodes.get_mut(&at).unwrap();
-        let view = node.group.view();
-        if !node.group.installed.going || view.epoch == node.gone_on {
+        let (installed, view) = (&node.group.installed, node.group.view());
+        if view.epoch == node.gone_on {
+            return;
+        }
+        let nodes: BTreeSet<NodeId> = view.nodes.iter().map(|(node, _)| *node).collect();
+        if installed.may_count(at, is_synchronous) {
+            self.promises.may_go_on(view.epoch, &nodes);
+        }
+        if !installed.going {
             return;
         }
         node.gone_on = view.epoch;
-        let nodes: BTreeSet<NodeId> = view.nodes.iter().map(|(node, _)| *node).collect();
         let course = node.blocks.values().next().map(|content| content.course);
         for (life, _) in &view.workers {
             let other = node
@@ -276,7 +293,7 @@ impl Simulation {
         let script = &self.nodes[&at].workers[&worker];
         let clock = match script.finishing {
             // It reads the last values, wherever it was itself.
-            true => self.nodes[&at].group.clock_of(worker).unwrap(),
+            true => script.read_at.unwrap(),
             false => script.clock.unwrap() + u64::from(script.waiting),
         };
         assert_eq!(script.values.len() as u32, self.layout.blocks());

@@ -45,7 +45,7 @@ impl Simulation {
                 script.pushing.clear();
                 script.pulling = tensors;
                 script.asked = false;
-                script.passed = None;
+                (script.at_barrier, script.passed) = (false, None);
                 let number = share.number;
                 self.give(at, GroupInput::Shared { worker, number }, Bytes::None);
             }
@@ -132,6 +132,11 @@ impl Simulation {
         }
         if clock >= script.began.max(script.rounds) {
             script.finishing = true;
+            let life = script.life;
+            if node.group.clock_of(worker).is_none() {
+                // What it did last was given up, and it has not heard of that.
+                self.promises.exempt(vec![(worker, life)]);
+            }
             return self.give(at, GroupInput::Finished { worker }, Bytes::None);
         }
         let is_barrier = self

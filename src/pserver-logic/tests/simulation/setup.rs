@@ -174,6 +174,7 @@ impl Simulation {
             asked: false,
             pulls: 0,
             values: BTreeMap::new(),
+            read_at: None,
             due: BTreeMap::new(),
             rounds: self.rounds,
             finishing: false,

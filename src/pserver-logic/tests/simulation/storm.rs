@@ -342,7 +342,9 @@ impl Simulation {
 
     fn look_whether_settled(&mut self) {
         if self.steps.is_multiple_of(8) && self.promises.is_unsettled() && self.is_settled() {
-            self.promises.settled(self.nodes.keys().copied());
+            let all = self.nodes.first_key_value().expect("all are settled");
+            let epoch = all.1.group.view().epoch;
+            self.promises.settled(epoch, self.nodes.keys().copied());
         }
     }
 
