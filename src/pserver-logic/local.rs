@@ -548,16 +548,18 @@ impl Group {
         }
     }
 
-    /// What a worker has pushed and waits for is void. One that has finished need not know.
+    /// What a worker has pushed and waits for is void, a barrier too: the others may have passed
+    /// it, and need its clocks. One that has finished need not know.
     fn move_to(&mut self, worker: Worker, clock: Clock) {
         self.begin_clock(worker, clock);
         self.read_anew(worker);
         if !self.locals[&worker].finishing {
             let share = self.next_share(worker);
-            self.locals
+            let local = self
+                .locals
                 .get_mut(&worker)
-                .expect("the worker is one of this node's")
-                .void_before = share.number;
+                .expect("the worker is one of this node's");
+            (local.barrier, local.void_before) = (None, share.number);
             self.tell(worker, Notice::Moved { clock, share });
         }
     }
@@ -615,17 +617,7 @@ impl Group {
             local.clock = clock;
             if std::mem::replace(&mut local.told, true) {
                 // The parameters are those of a checkpoint.
-                self.move_to(worker, clock);
-                let local = self
-                    .locals
-                    .get_mut(&worker)
-                    .expect("the worker is one of this node's");
-                if local.barrier.take().is_some() {
-                    // The others come to it again, and so does this one: until then they need its
-                    // clocks.
-                    self.tell(worker, Notice::PassedBarrier);
-                }
-                return;
+                return self.move_to(worker, clock);
             }
             if is_divided_anew {
                 self.tell_share(worker);

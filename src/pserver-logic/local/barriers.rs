@@ -5,6 +5,10 @@ use super::{Group, Notice, ViewMessage, Worker};
 impl Group {
     pub(in super::super) fn barrier(&mut self, worker: Worker) {
         let number = self.clocks.barriers + 1;
+        if self.clock_of(worker).is_none() {
+            // It does not know where it is, and will hear of it.
+            return;
+        }
         let Some(local) = self.locals.get_mut(&worker) else {
             return;
         };
