@@ -538,6 +538,9 @@ impl Group {
             .min()
             .unwrap_or(0);
         let consistency = self.config.settings.consistency;
+        // Then all updates count that ever will, though fewer of a worker may be known: another
+        // process of it may have counted since.
+        let finished = self.installed.view.finished;
         let (served, waiting) =
             std::mem::take(&mut shard.readers)
                 .into_iter()
@@ -547,6 +550,7 @@ impl Group {
                         Consistency::Bsp | Consistency::Local { merge: None, .. } => {
                             shard.version >= *clock
                         }
+                        _ if finished => true,
                         Consistency::Ssp { staleness } => {
                             own() && slowest.saturating_add(staleness) >= *clock
                         }

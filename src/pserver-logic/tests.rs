@@ -156,8 +156,10 @@ fn keeps_every_promise(storm: impl Fn(u64) -> Storm) {
 }
 
 /// Storms in which a promise was broken once, or a check of one asked too much.
-const BROKEN_ONCE: [u64; 8] = [
+const BROKEN_ONCE: [u64; 23] = [
     1_000_119, 1_000_488, 1_000_776, 1_006_686, 1_008_989, 1_010_154, 1_020_009, 1_020_619,
+    1_201_347, 1_204_377, 1_206_924, 1_208_822, 1_209_431, 1_210_260, 1_222_430, 1_224_729,
+    1_237_020, 1_238_883, 1_316_695, 1_320_477, 1_325_492, 1_329_558, 1_330_980,
 ];
 
 #[test]
