@@ -90,6 +90,8 @@ pub struct Checker {
     done: BTreeMap<(usize, u64, JobId), (u32, bool)>,
     /// Where, in which life and when a task was done last.
     finished: BTreeMap<(JobId, TaskIndex), (usize, u64, Time)>,
+    /// Tasks whose result has turned bad wherever it was: another record may take its place there.
+    pub rotten: BTreeSet<(JobId, TaskIndex)>,
     repeated: BTreeSet<(JobId, TaskIndex)>,
     /// Attempts that have begun.
     begun: BTreeSet<Key>,
@@ -261,11 +263,9 @@ impl World {
         if self.checker.repeated.insert((job, task)) {
             self.statistics.repeated += 1;
         }
-        if self
-            .machines
-            .iter()
-            .any(|machine| machine.disk.is_rotten(job, task))
-        {
+        let turned = |machine: &Machine| machine.disk.is_rotten(job, task);
+        let is_gone = self.checker.rotten.remove(&(job, task));
+        if is_gone || self.machines.iter().any(turned) {
             // The record turned bad on the one disk that had it; until there is another, the task may
             // take more than one attempt.
             self.checker.finished.remove(&(job, task));
