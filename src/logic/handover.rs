@@ -4,8 +4,10 @@
 use super::{
     State,
     copies::{PromisedWrite, Then},
+    executor::batches,
 };
-use nodectl_types::{JobId, Record};
+use nodectl_types::{JobId, Record, TaskRecord};
+use std::sync::Arc;
 
 impl State {
     /// This node claims the job: what it was writing for another counts like what it accepts
@@ -38,9 +40,11 @@ impl State {
     }
 
     /// What we accepted as a coordinator and did not count: known once it is written, and then the
-    /// new coordinator's too.
-    pub(super) fn keep_unsettled(&mut self, job: JobId, keep: Vec<Record>) {
-        if !keep.is_empty() {
+    /// new coordinator's too. In parts that fit into messages: if this node claims the job again, it
+    /// sends them to its replicas.
+    pub(super) fn keep_unsettled(&mut self, job: JobId, unsettled: Vec<Arc<TaskRecord>>) {
+        for part in batches(unsettled) {
+            let keep = part.into_iter().map(Record::Task).collect();
             self.promise(job, keep, Then::Nothing, None);
         }
     }

@@ -17,8 +17,7 @@ mod voters;
 use super::{Coordinator, stopping::Waiter};
 use crate::{core::Core, io::Asker, lattice::Lattice};
 use nodectl_types::{
-    Answer, Cell, Outcome, Params, QueryError, Record, TaskIndex, TaskRecord, Time, limits,
-    query::EntryKey,
+    Answer, Cell, Outcome, Params, QueryError, TaskIndex, TaskRecord, Time, limits, query::EntryKey,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -287,8 +286,7 @@ impl Coordinator {
         }
         log.journal_read = Some(now);
         let renewed = log.renewed();
-        let coming = self.results.unsettled().into_iter();
-        for mut record in coming.filter_map(Record::into_task) {
+        for mut record in self.results.unsettled() {
             let known = self.known_cell(lattice, record.task);
             if renewed.contains(&record.task) && Cell::of(&record) == known && !is_of(known, epoch)
             {

@@ -49,11 +49,12 @@ mod stopping;
 use super::{core::Core, known_spec::KnownSpec, lattice::Lattice, timers::Timer};
 use nodectl_types::{
     After, Attempt, JobHead, JobId, Message, NodeId, NodeInfo, Phase, Record, Saved, TaskIndex,
-    Time, Voters, limits, predicate::Predicate, spec::POOL_HOST_GONE,
+    TaskRecord, Time, Voters, limits, predicate::Predicate, spec::POOL_HOST_GONE,
 };
 use rand::RngExt;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -327,7 +328,7 @@ impl Coordinator {
     }
 
     /// What its successor may not have heard of, though it may be on this node's disk.
-    pub(super) fn unsettled(&self) -> Vec<Record> {
+    pub(super) fn unsettled(&self) -> Vec<Arc<TaskRecord>> {
         self.results.unsettled()
     }
 

@@ -9,7 +9,7 @@
 use super::{Coordinator, search::Unread, stopping::Waiter};
 use crate::{core::Core, io::Asker, lattice::Lattice};
 use nodectl_types::{
-    Answer, Cell, JobHead, Outcome, ParamSpace, Params, QueryError, Record, TaskIndex, TaskRecord,
+    Answer, Cell, JobHead, Outcome, ParamSpace, Params, QueryError, TaskIndex, TaskRecord,
     query::EntryKey,
 };
 use std::{
@@ -381,8 +381,7 @@ impl Coordinator {
     /// not have counted: they are to count more than what others may have in their place. Those
     /// that are other tasks, too, are not to run.
     pub(super) fn open_rows(&mut self, core: &Core, lattice: &Lattice, end: TaskIndex) {
-        let coming = self.results.unsettled().into_iter();
-        for record in coming.filter_map(Record::into_task) {
+        for record in self.results.unsettled() {
             let counts = Cell::of(&record) == self.known_cell(lattice, record.task);
             if let Some(rows) = self.rows.as_mut().filter(|_| counts) {
                 rows.note(&record);

@@ -164,6 +164,10 @@ const SEEDS: &[(u64, &str)] = &[
         1377012,
         "a task had begun before its node heard that it was to give it back, and began once more",
     ),
+    (
+        1451656,
+        "what a coordinator had not counted was one message too large when it claimed the job again",
+    ),
 ];
 
 pub fn that_have_shown_something() {

@@ -4,13 +4,9 @@ use super::*;
 
 impl ResultPipeline {
     /// Records that may be on this node's disk and do not count yet.
-    pub(crate) fn unsettled(&self) -> Vec<Record> {
-        self.batches
-            .values()
-            .flat_map(|batch| &batch.records)
-            .cloned()
-            .map(Record::Task)
-            .collect()
+    pub(crate) fn unsettled(&self) -> Vec<Arc<TaskRecord>> {
+        let batches = self.batches.values();
+        batches.flat_map(|batch| &batch.records).cloned().collect()
     }
 
     /// All that is being written. What waits for its files, or was accepted in this turn, is not.
