@@ -297,11 +297,14 @@ impl State {
         };
         let epoch = head.epoch;
         let coordinator = self.coordinators.get(&job);
+        // Until files of one result have come from another node, the peer's may have to do.
+        let unsure = coordinator.map(|coordinator| coordinator.unsure_of(peer));
+        let unsure = unsure.unwrap_or_default();
         let known = |task| {
             if copy.lattice.is_unread(task) {
                 return Cell::Unknown;
             }
-            let Some(coordinator) = coordinator else {
+            let Some(coordinator) = coordinator.filter(|_| !unsure.contains(&task)) else {
                 return copy.lattice.cell(task);
             };
             // In place of a result without its files another one will do.

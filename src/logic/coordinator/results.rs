@@ -3,6 +3,7 @@
 
 mod files;
 mod handover;
+mod spare;
 mod told;
 
 use super::Coordinator;
@@ -20,6 +21,7 @@ use nodectl_types::{
     Attempt, BlobHash, Cell, Failure, JobHead, Message, NodeId, Outcome, Record, TaskIndex, Time,
     limits, record::TaskRecord,
 };
+use spare::SpareResult;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -113,8 +115,7 @@ pub struct ResultPipeline {
     writes: BTreeMap<u64, (Vec<Record>, Time)>,
     /// Tasks of all of the above.
     settling: BTreeMap<TaskIndex, Settling>,
-    /// Results that others have of tasks whose files are awaited: if they do not come, these count.
-    spare: BTreeMap<TaskIndex, (NodeId, Arc<TaskRecord>)>,
+    spare: BTreeMap<TaskIndex, SpareResult>,
     /// Ends that were told and could not be taken in yet.
     told: told::Told,
 }
@@ -227,23 +228,6 @@ impl ResultPipeline {
                 settling.of = Some((other.node, other.attempt));
                 settling.cell = settling.cell.join(Cell::of(other));
             }
-        }
-    }
-
-    /// A node still has the result whose files are asked of it, or has another of that task.
-    fn note_told(&mut self, from: NodeId, record: Arc<TaskRecord>, now: Time) {
-        let key = (record.task, record.attempt);
-        let of_task = |awaited: &&mut Awaited| awaited.all().any(|record| record.task == key.0);
-        let (mut is_awaited, mut is_another) = (false, true);
-        for awaited in self.awaited.values_mut().filter(of_task) {
-            is_awaited = true;
-            let is_it = |record: &Arc<TaskRecord>| (record.task, record.attempt) == key;
-            if awaited.from == from && awaited.all().any(is_it) {
-                (awaited.told, is_another) = (now, false);
-            }
-        }
-        if is_awaited && is_another && record.is_done() {
-            self.spare.insert(key.0, (from, record));
         }
     }
 
@@ -682,6 +666,8 @@ impl Coordinator {
                     self.drop_waiting(core, record.task);
                 }
                 news.push(record);
+            } else {
+                self.results.note_held(from, record);
             }
         }
         if from == core.me && !news.is_empty() {

@@ -168,6 +168,10 @@ const SEEDS: &[(u64, &str)] = &[
         1451656,
         "what a coordinator had not counted was one message too large when it claimed the job again",
     ),
+    (
+        1456236,
+        "a holder was not asked for its result, as another's was to come, whose node went",
+    ),
 ];
 
 pub fn that_have_shown_something() {

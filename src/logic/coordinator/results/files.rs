@@ -132,40 +132,6 @@ impl Coordinator {
         self.keep_parts(core, from, chunk, (rest, tries));
     }
 
-    /// Of records whose files cannot be had, those of which nobody reported another meanwhile, that
-    /// may have its files: where somebody did, that counts.
-    fn without_replaced(
-        &mut self,
-        core: &mut Core,
-        lattice: &Lattice,
-        records: Vec<Arc<TaskRecord>>,
-    ) -> Vec<Arc<TaskRecord>> {
-        let has_spare = |record: &Arc<TaskRecord>| {
-            let spare = self.results.spare.get(&record.task);
-            spare.is_some_and(|(node, _)| core.members.is_in_reach(*node))
-        };
-        let (replaced, others): (Vec<_>, Vec<_>) = records.into_iter().partition(has_spare);
-        for record in &replaced {
-            self.replace_by_spare(core, lattice, record);
-        }
-        others
-    }
-
-    /// A record does not come after all; what a node in reach reported of its task counts instead,
-    /// if there is anything.
-    fn replace_by_spare(&mut self, core: &mut Core, lattice: &Lattice, record: &Arc<TaskRecord>) {
-        let spare = self.results.spare.remove(&record.task);
-        self.results.withdraw(std::slice::from_ref(record));
-        if let Some((node, spare)) = spare
-            && core.members.is_in_reach(node)
-            && !self.results.is_settling(spare.task)
-        {
-            self.take_end(core, lattice, node, spare);
-        } else if !lattice.has_ended(record.task, self.failure_limit(core)) {
-            self.reopen(record.task);
-        }
-    }
-
     /// Of records that another holder has, and whose files cannot be had, those that are taken
     /// without. In place of the others this node's own results are to count more than they do, or
     /// whoever holds them would never come to the same.
