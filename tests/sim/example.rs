@@ -8,6 +8,7 @@
 
 mod check;
 mod disk;
+mod farewells;
 mod faults;
 mod gangs;
 mod graphs;

@@ -411,6 +411,8 @@ impl World {
     /// The node has given everything back and goes; later it is started again, unless it was told
     /// to go for good.
     pub fn left(&mut self, node: usize) {
+        self.note_farewells(node);
+        self.flush_links(node);
         self.crash(node);
         if !self.machines[node].retired {
             let away = Duration::from_millis(self.rng.random_range(10..8_000));

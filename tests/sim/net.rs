@@ -370,6 +370,25 @@ impl World {
         }
     }
 
+    /// What a process has sent that ends by itself still arrives, where nothing is in the way.
+    pub fn flush_links(&mut self, from: usize) {
+        for to in 0..self.machines.len() {
+            if !self.obstacles.reaches(from, to) || self.machines[to].state.is_none() {
+                continue;
+            }
+            let Some(link) = self.links.get_mut(&key(from, to)) else {
+                continue;
+            };
+            let (id, lane) = (link.id, &mut link.lanes[usize::from(from > to)]);
+            for (_, packed) in std::mem::take(lane).queue {
+                match self.machines[to].connected.get(&from) == Some(&id) {
+                    true => self.hear(from, to, packed),
+                    false => self.hear_early(from, to, id, packed),
+                }
+            }
+        }
+    }
+
     /// The kernel closes what a process had open; who is cut off from it hears nothing.
     pub fn close_links(&mut self, index: usize) {
         self.machines[index].connected.clear();

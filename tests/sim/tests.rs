@@ -28,6 +28,7 @@
 
 mod check;
 mod disk;
+mod farewells;
 mod faults;
 mod gangs;
 mod graphs;

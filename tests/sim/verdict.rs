@@ -46,6 +46,7 @@ pub struct Statistics {
 
 /// Branches that a long run must have reached.
 pub const SOMETIMES: &[&str] = &[
+    "a farewell is noted",
     "a gang finds no room",
     "a gang runs on several nodes",
     "a gang waits for room",

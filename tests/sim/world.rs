@@ -3,6 +3,7 @@
 use crate::{
     check::Checker,
     disk::Disk,
+    farewells::Farewell,
     gangs::Gangs,
     logs::Logs,
     net::{Link, Obstacles},
@@ -114,6 +115,7 @@ pub enum Event {
         node: usize,
         away: Duration,
     },
+    Noted(Farewell),
     Pool(PoolEvent),
     User,
     Watchdog,
@@ -405,6 +407,7 @@ impl World {
                 }
             }
             Event::Upgrade { node, away } => self.upgrade_node(node, away),
+            Event::Noted(farewell) => self.check_farewell(farewell),
             Event::Pool(event) => self.pool_event(event),
             Event::User => self.user_acts(),
             Event::Watchdog => {
