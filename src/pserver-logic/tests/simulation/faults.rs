@@ -148,30 +148,16 @@ impl Simulation {
 
     /// Nothing passes between these nodes and the others.
     pub fn part(&mut self, side: &[NodeId]) {
-        let others = self
-            .nodes
-            .keys()
-            .copied()
-            .filter(|node| !side.contains(node))
-            .collect::<Vec<_>>();
-        self.cut_pairs(
-            side.iter()
-                .flat_map(|a| others.iter().map(|b| pair(*a, *b)))
-                .collect(),
-        );
+        self.cut_pairs(self.pairs_across(side));
     }
 
-    pub(super) fn cut_pairs(&mut self, mut pairs: Vec<(NodeId, NodeId)>) {
-        // Who knows nothing, and has not met those who do, would begin anew.
-        let is_new = |node: NodeId| {
-            let node = self.nodes.get(&node);
-            node.is_some_and(|node| node.group.installed.base == Epoch::NONE)
-        };
-        pairs.retain(|link| is_new(link.0) == is_new(link.1) || self.wires.is_up(*link));
-        self.cut_all(pairs);
+    pub(super) fn pairs_across(&self, side: &[NodeId]) -> Vec<(NodeId, NodeId)> {
+        let others = || self.nodes.keys().filter(|node| !side.contains(node));
+        let pairs = side.iter().flat_map(|a| others().map(|b| pair(*a, *b)));
+        pairs.collect()
     }
 
-    fn cut_all(&mut self, pairs: Vec<(NodeId, NodeId)>) {
+    pub(super) fn cut_pairs(&mut self, pairs: Vec<(NodeId, NodeId)>) {
         for link in pairs {
             self.story.say(self.steps, || {
                 format!("{} and {} are cut off", link.0.short(), link.1.short())
@@ -273,7 +259,7 @@ impl Simulation {
         let others: Vec<NodeId> = self.nodes.keys().copied().collect();
         let others = || others.iter().filter(|other| **other != meets);
         let apart = others().flat_map(|other| [pair(*other, back), pair(*other, meets)]);
-        self.cut_all(apart.collect());
+        self.cut_pairs(apart.collect());
         self.add_node(back);
     }
 

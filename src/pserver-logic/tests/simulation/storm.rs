@@ -393,7 +393,7 @@ impl Simulation {
                     .flat_map(|a| nodes.iter().filter(move |b| a < *b).map(move |b| (*a, *b)));
                 let pairs = pairs.filter(|_| random.random_range(0..3) == 0).collect();
                 self.story.count("some pairs were cut and no sides");
-                self.cut_pairs(pairs);
+                self.cut_who_met(pairs);
             }
             Kind::Heal => self.heal(),
             Kind::OneWay => {
@@ -452,7 +452,14 @@ impl Simulation {
             "a cut followed a cut"
         });
         self.cut.clear();
-        self.part(&side);
+        self.cut_who_met(self.pairs_across(&side));
+    }
+
+    /// Who knows nothing, and has not met those who do, would begin anew.
+    fn cut_who_met(&mut self, mut pairs: Vec<(NodeId, NodeId)>) {
+        let is_new = |node: NodeId| self.nodes[&node].group.installed.base == Epoch::NONE;
+        pairs.retain(|link| is_new(link.0) == is_new(link.1) || self.wires.is_up(*link));
+        self.cut_pairs(pairs);
     }
 
     fn stall(&mut self, at: NodeId, random: &mut StdRng) {
