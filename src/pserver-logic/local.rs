@@ -3,7 +3,7 @@
 use super::{ByteTarget, Effect, Notice, Payload, Share, group::Group};
 use nodectl_types::servers::{
     Consistency, ServerSettings as Settings,
-    message::{Block, Clock, ViewMessage, Worker, WorkerBlock, WorkerLife},
+    message::{Block, Clock, View, ViewMessage, Worker, WorkerBlock, WorkerLife},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -113,15 +113,21 @@ impl Group {
         chosen.map(|(worker, local)| local.id(*worker)).collect()
     }
 
-    /// Everybody starts again, from a checkpoint. From now on what a worker pushes is void, so what
-    /// it has read already is no answer any more.
-    pub(super) fn start_again(&mut self) {
-        for worker in self.locals.keys().copied().collect::<Vec<_>>() {
-            self.read_anew(worker);
+    /// Everybody starts again, from a checkpoint; or those of this node do, who missed that the
+    /// others have. From now on what such a worker pushes is void, so what it has read already is
+    /// no answer any more: also if there is another view before this one goes on.
+    pub(super) fn start_again(&mut self, view: &View) {
+        let starts = |life: WorkerLife| {
+            let mut starting = view.starting.iter();
+            view.restore.is_some() || starting.any(|(other, _)| *other == life)
+        };
+        let ids = self.locals.iter().map(|(worker, local)| local.id(*worker));
+        for life in ids.filter(|life| starts(*life)).collect::<Vec<_>>() {
+            self.read_anew(life.worker);
+            if let Some(local) = self.locals.get_mut(&life.worker) {
+                local.started = false;
+            }
         }
-        self.locals
-            .values_mut()
-            .for_each(|local| local.started = false);
     }
 
     /// What it has read and what it waits for is void.

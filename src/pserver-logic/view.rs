@@ -208,9 +208,7 @@ impl Group {
 
     /// What this node holds is of no use in the view, nor in any later one.
     fn begin_without_blocks(&mut self, view: &View) {
-        if view.restore.is_some() {
-            self.start_again();
-        }
+        self.start_again(view);
         self.drop_all_blocks();
         self.clocks.begin_view(view);
         self.effect(Effect::DropGradients);
