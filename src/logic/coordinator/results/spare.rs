@@ -7,7 +7,7 @@ use super::*;
 pub(super) struct SpareResult {
     from: NodeId,
     record: Arc<TaskRecord>,
-    /// That node holds a copy of the result; otherwise it reports what it did, and tells of it again.
+    /// That node holds a copy of the result; else it reports what it did, and tells of it again.
     is_held: bool,
 }
 
