@@ -40,8 +40,8 @@ impl State {
     }
 
     /// What we accepted as a coordinator and did not count: known once it is written, and then the
-    /// new coordinator's too. In parts that fit into messages: if this node claims the job again, it
-    /// sends them to its replicas.
+    /// new coordinator's too. In parts that fit into messages: if this node claims the job again,
+    /// replicas are sent them.
     pub(super) fn keep_unsettled(&mut self, job: JobId, unsettled: Vec<Arc<TaskRecord>>) {
         for part in batches(unsettled) {
             let keep = part.into_iter().map(Record::Task).collect();

@@ -25,11 +25,10 @@ impl ResultPipeline {
             }
         }
         if is_awaited && is_another && record.is_done() {
-            let is_held = false;
             let spare = SpareResult {
                 from,
                 record,
-                is_held,
+                is_held: false,
             };
             self.spare.insert(key.0, spare);
         }
@@ -42,11 +41,10 @@ impl ResultPipeline {
         let may_count = record.is_done() && self.is_settling(task);
         let is_reported = self.spare.get(&task).is_some_and(|spare| !spare.is_held);
         if may_count && !is_reported && self.awaited_from_others(from).contains(&task) {
-            let is_held = true;
             let spare = SpareResult {
                 from,
                 record,
-                is_held,
+                is_held: true,
             };
             self.spare.insert(task, spare);
         }
