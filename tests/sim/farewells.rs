@@ -47,10 +47,10 @@ impl World {
             wall_ms,
         } = farewell;
         let machine = &self.machines[by];
-        // Its clock has not jumped, either.
-        let is_same =
-            machine.life == life && self.clock(by).wall_ms == wall_ms + NOTED.as_millis() as u64;
-        let is_same = is_same && self.is_well(by, ACQUAINTED);
+        // What a clock that has jumped says of earlier and later is of no use.
+        let plan = self.plan.machines.get(by);
+        let has_jumped = plan.is_none_or(|plan| plan.wall_ahead_ms != machine.wall_skew_ms);
+        let is_same = machine.life == life && !has_jumped && self.is_well(by, ACQUAINTED);
         let Some(state) = machine.state.as_ref().filter(|_| is_same) else {
             return;
         };
