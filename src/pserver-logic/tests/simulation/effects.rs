@@ -129,10 +129,9 @@ impl Simulation {
         content.updates.push(update);
         let updates = content.updates.len() as u64;
         assert!(updates == step || (self.disk.restored > 0 && !synchronous));
-        // A replica has an update before it counts, and may find one in what was said long ago.
-        if synchronous || node.group.is_primary(block) {
-            self.promises.applied(content.course, block, updates - 1);
-        }
+        let counts = synchronous || node.group.is_primary(block);
+        self.promises
+            .applied(content.course, block, updates - 1, counts);
     }
 
     fn carry_out_checkpoint(&mut self, at: NodeId, effect: CheckpointEffect) {
