@@ -27,6 +27,8 @@ pub struct Promises {
     /// The clock at which each course began, and the newest in which some node has gone on.
     courses: Vec<Clock>,
     live: Option<usize>,
+    /// Nodes that have gone on in that one, and live.
+    goes_on: BTreeSet<NodeId>,
     /// The clock up to which a worker has come to barriers, or ended clocks.
     reached: BTreeMap<Worker, Clock>,
     /// Processes whose updates need not be in what is read: others have counted in their place, or
@@ -126,6 +128,10 @@ impl Promises {
             self.lost.insert(node);
         }
         self.dead.insert(node);
+        if self.goes_on.remove(&node) && self.goes_on.is_empty() {
+            // Nobody can tell of it: others may go on from what they have.
+            self.live = None;
+        }
         if self.may_have_lost() {
             // What only they knew is gone with them.
             let gone: BTreeSet<NodeId> = self.lost.intersection(&self.dead).copied().collect();
@@ -147,8 +153,20 @@ impl Promises {
         });
     }
 
-    fn gone_on(&mut self, epoch: Epoch, nodes: BTreeSet<NodeId>, course: Option<usize>) {
-        self.live = self.live.max(course);
+    fn gone_on(
+        &mut self,
+        at: NodeId,
+        epoch: Epoch,
+        nodes: BTreeSet<NodeId>,
+        course: Option<usize>,
+    ) {
+        if course > self.live {
+            self.live = course;
+            self.goes_on.clear();
+        }
+        if course == self.live {
+            self.goes_on.insert(at);
+        }
         if epoch > self.newest {
             self.may_go_on(epoch, &nodes);
             self.newest = epoch;
@@ -236,7 +254,7 @@ impl Simulation {
             self.story.count("a killed node's partner of two went on");
         }
         self.story.gone_on(self.steps, at, view);
-        self.promises.gone_on(view.epoch, nodes, course);
+        self.promises.gone_on(at, view.epoch, nodes, course);
     }
 
     /// Something counts on a node: in a view that goes on, none of whose nodes would go on from an
