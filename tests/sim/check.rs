@@ -23,7 +23,7 @@ const MOST_TIMERS_A_TASK: usize = 2;
 /// So long after nothing is wrong any more, copies are as many as they should be.
 pub const REPAIR: Duration = Duration::from_secs(90);
 /// Nodes that could talk for so long know what the other knows.
-const ACQUAINTED: Duration = Duration::from_secs(6);
+pub const ACQUAINTED: Duration = Duration::from_secs(6);
 /// An order that was given before a task ended has begun, or been taken back, by then.
 const ORDERED: Duration = Duration::from_secs(3);
 /// A submission, and any other question, has an answer by then.

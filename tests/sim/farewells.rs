@@ -1,11 +1,12 @@
 //! What nodes' events say of one that has left: not that it died.
 
-use crate::world::{Event, World};
+use crate::{
+    check::ACQUAINTED,
+    world::{Event, World},
+};
 use nodectl_types::event::{ClusterEvent, EventKind, EventSubject};
 use std::time::Duration;
 
-/// Nodes that could talk for so long know each other.
-const ACQUAINTED: Duration = Duration::from_secs(6);
 /// Whoever is well has heard of it, and noted it, by then.
 const NOTED: Duration = Duration::from_secs(2);
 /// A slow node's goodbye is heard so long before it has left.

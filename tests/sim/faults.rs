@@ -6,7 +6,7 @@ use crate::{
     world::{Event, World},
 };
 use nodectl_logic::Input;
-use nodectl_types::{JobId, TaskIndex, Time};
+use nodectl_types::Time;
 use rand::{RngExt, rngs::StdRng};
 use std::time::Duration;
 
@@ -127,19 +127,13 @@ impl World {
             self.copies_lost(node, quiet);
             self.trouble(Some(node));
             for (job, tasks) in self.machines[node].disk.rotten() {
-                let gone = tasks.into_iter().filter(|task| !self.is_held(job, *task));
+                let gone = tasks
+                    .into_iter()
+                    .filter(|task| self.copies(job, *task) == 0);
                 let gone: Vec<_> = gone.map(|task| (job, task)).collect();
                 self.checker.rotten.extend(gone);
             }
         }
-    }
-
-    /// Some disk has the result of a task.
-    fn is_held(&self, job: JobId, task: TaskIndex) -> bool {
-        self.present().any(|machine| {
-            let record = machine.disk.durable(job, task);
-            record.is_some_and(|record| record.is_done())
-        })
     }
 
     /// Somebody reads all records that have turned bad.

@@ -207,19 +207,17 @@ impl World {
             let at = (*due).max(now);
             self.at(at, Event::Arrive { from, to, link: id });
         }
-        // Whoever has not heard of the connection, or of its end, hears nothing from it.
-        if self.machines[to].connected.get(&from) != Some(&id) {
-            return self.hear_early(from, to, id, packed);
-        }
-        self.hear(from, to, packed);
+        self.deliver(from, to, id, packed);
     }
 
     /// A session tells of the peer before it hands out messages.
-    fn hear_early(&mut self, from: usize, to: usize, id: u64, packed: Packed) {
-        if self.machines[to].state.is_none() {
-            return;
+    fn deliver(&mut self, from: usize, to: usize, id: u64, packed: Packed) {
+        if self.machines[to].connected.get(&from) != Some(&id) {
+            if self.machines[to].state.is_none() {
+                return;
+            }
+            self.comes_up(to, self.machines[to].life, from, id);
         }
-        self.comes_up(to, self.machines[to].life, from, id);
         self.hear(from, to, packed);
     }
 
@@ -381,10 +379,7 @@ impl World {
             };
             let (id, lane) = (link.id, &mut link.lanes[usize::from(from > to)]);
             for (_, packed) in std::mem::take(lane).queue {
-                match self.machines[to].connected.get(&from) == Some(&id) {
-                    true => self.hear(from, to, packed),
-                    false => self.hear_early(from, to, id, packed),
-                }
+                self.deliver(from, to, id, packed);
             }
         }
     }

@@ -651,7 +651,7 @@ impl Coordinator {
         chunk: Option<PulledChunk>,
         records: Vec<Arc<TaskRecord>>,
     ) {
-        let mut news = Vec::new();
+        let (mut news, unsure) = (Vec::new(), self.unsure_of(from));
         for record in records {
             if self.is_behind_log(core, lattice, &record) {
                 continue;
@@ -666,7 +666,7 @@ impl Coordinator {
                     self.drop_waiting(core, record.task);
                 }
                 news.push(record);
-            } else {
+            } else if unsure.contains(&record.task) {
                 self.results.note_held(from, record);
             }
         }

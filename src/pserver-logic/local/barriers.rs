@@ -5,11 +5,9 @@ use super::{Group, Notice, ViewMessage, Worker};
 impl Group {
     pub(in super::super) fn barrier(&mut self, worker: Worker) {
         let number = self.clocks.barriers + 1;
-        if self.clock_of(worker).is_none() {
-            // It does not know where it is, and will hear of it.
-            return;
-        }
-        let Some(local) = self.locals.get_mut(&worker) else {
+        // A worker that does not know where it is will hear of that, and of no barrier.
+        let knows = self.clock_of(worker).is_some();
+        let Some(local) = self.locals.get_mut(&worker).filter(|_| knows) else {
             return;
         };
         local.barrier = Some(number);

@@ -7,7 +7,8 @@ use super::*;
 pub(super) struct SpareResult {
     from: NodeId,
     record: Arc<TaskRecord>,
-    /// That node holds a copy of the result; else it reports what it did, and tells of it again.
+    /// Whether `from` holds a copy of the result; else that node reports what it did, and tells of
+    /// it again.
     is_held: bool,
 }
 
@@ -34,13 +35,12 @@ impl ResultPipeline {
         }
     }
 
-    /// A holder has this result, and it is no news: if that is so only because files of another are
-    /// awaited, it may count instead.
+    /// A holder has this result of a task of which files of another are awaited: it may count
+    /// instead.
     pub(super) fn note_held(&mut self, from: NodeId, record: Arc<TaskRecord>) {
         let task = record.task;
-        let may_count = record.is_done() && self.is_settling(task);
         let is_reported = self.spare.get(&task).is_some_and(|spare| !spare.is_held);
-        if may_count && !is_reported && self.awaited_from_others(from).contains(&task) {
+        if record.is_done() && !is_reported {
             let spare = SpareResult {
                 from,
                 record,
@@ -49,21 +49,15 @@ impl ResultPipeline {
             self.spare.insert(task, spare);
         }
     }
-
-    /// Tasks of whose results files are awaited from others than this node.
-    fn awaited_from_others(&self, node: NodeId) -> BTreeSet<TaskIndex> {
-        let others = self.awaited.values().filter(|awaited| awaited.from != node);
-        others
-            .flat_map(Awaited::all)
-            .map(|record| record.task)
-            .collect()
-    }
 }
 
 impl Coordinator {
     /// Tasks of which another result than the one that is to come may count, if this node has one.
     pub fn unsure_of(&self, node: NodeId) -> BTreeSet<TaskIndex> {
-        self.results.awaited_from_others(node)
+        let awaited = self.results.awaited.values();
+        let others = awaited.filter(|awaited| awaited.from != node);
+        let records = others.flat_map(Awaited::all);
+        records.map(|record| record.task).collect()
     }
 
     /// Of records whose files cannot be had, those of which nobody reported another meanwhile, that

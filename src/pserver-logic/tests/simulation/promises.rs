@@ -168,7 +168,6 @@ impl Promises {
             self.goes_on.insert(at);
         }
         if epoch > self.newest {
-            self.may_go_on(epoch, &nodes);
             self.newest = epoch;
             self.members.extend(nodes);
         }
@@ -223,13 +222,11 @@ impl Simulation {
         let is_synchronous = self.settings.consistency.is_synchronous();
         let node = self.nodes.get_mut(&at).unwrap();
         let (installed, view) = (&node.group.installed, node.group.view());
-        if view.epoch == node.gone_on {
+        if view.epoch == node.gone_on || !installed.may_count(at, is_synchronous) {
             return;
         }
         let nodes: BTreeSet<NodeId> = view.nodes.iter().map(|(node, _)| *node).collect();
-        if installed.may_count(at, is_synchronous) {
-            self.promises.may_go_on(view.epoch, &nodes);
-        }
+        self.promises.may_go_on(view.epoch, &nodes);
         if !installed.going {
             return;
         }
