@@ -372,9 +372,11 @@ impl Group {
         let promised = here.promised;
         self.epochs.heard(promised.number);
         let is_first = matches!(self.peers.connected.get(&from), Some(None));
+        let has_started = here.started && here.digest == self.config.digest;
         let Some(lost) = self.peers.said(from, here) else {
             return;
         };
+        self.peers.starts(from, has_started);
         self.compare();
         self.broken |= self.is_stuck() && (is_first || !lost.is_empty());
         if let Some(leading) = &self.leading

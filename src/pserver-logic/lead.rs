@@ -241,6 +241,7 @@ impl Group {
         };
         self.check_perhaps(previous, promises)?;
         if previous == Epoch::NONE {
+            self.check_who_has_started(promises)?;
             return self.begin(true);
         }
         let nodes_of = |promise: &Promise| match promise.base == previous {

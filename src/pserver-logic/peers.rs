@@ -25,6 +25,8 @@ pub(super) struct Peers {
     ended_with_us: BTreeSet<NodeId>,
     /// Who was connected before, and is not.
     parted: BTreeSet<NodeId>,
+    /// Who has started, by the last that it said of itself.
+    started: BTreeSet<NodeId>,
     /// Members of the cluster of which it is not known whether they take part. None before the
     /// first look at them.
     pub others: Option<Others>,
@@ -109,6 +111,19 @@ impl Peers {
         let is_known = |node: &NodeId| self.dead.contains(node) || self.has_said(*node);
         let others = self.others.as_ref();
         others.is_some_and(|others| others.unasked.iter().all(is_known))
+    }
+
+    /// A node has said whether it has started.
+    pub fn starts(&mut self, peer: NodeId, has_started: bool) {
+        match has_started {
+            true => self.started.insert(peer),
+            false => self.started.remove(&peer),
+        };
+    }
+
+    /// Nodes that have started, and are not known to be gone.
+    pub fn have_started(&self) -> impl Iterator<Item = NodeId> {
+        self.started.difference(&self.dead).copied()
     }
 
     fn has_said(&self, node: NodeId) -> bool {

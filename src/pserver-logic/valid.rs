@@ -229,6 +229,7 @@ impl Valid {
         self.epoch(promise.installed)?;
         self.nodes(promise.nodes.len())?;
         self.nodes(promise.installed_nodes.len())?;
+        self.nodes(promise.started.len())?;
         self.views(&promise.perhaps)?;
         ascending("blocks held", promise.held.iter().map(|held| held.block))?;
         for held in &promise.held {

@@ -148,6 +148,7 @@ impl Group {
             committed: self.clocks.committed,
             barriers: self.clocks.barriers,
             saved: self.keeping.saved,
+            started: self.peers.have_started().collect(),
         };
         self.send(from, ServerMessage::Promise { epoch, promise }, None);
     }

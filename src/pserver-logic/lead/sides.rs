@@ -3,10 +3,11 @@
 use super::*;
 
 impl Group {
-    /// The nodes of the last view that are out of reach and not known to be gone.
-    pub(super) fn away(&self, last: &[NodeId]) -> Vec<NodeId> {
+    /// Those of these nodes that are out of reach and not known to be gone.
+    pub(super) fn away<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> Vec<NodeId> {
         let leading = self.leading.as_ref().expect("this node leads a view");
-        last.iter()
+        let nodes = nodes.into_iter();
+        nodes
             .filter(|node| !leading.has(**node) && !self.peers.dead.contains(node))
             .copied()
             .collect()
@@ -20,6 +21,19 @@ impl Group {
     ) -> Result<(), Missing> {
         perhaps(promises, previous)
             .try_for_each(|(view, nodes)| self.check_side((view, nodes), previous, promises))
+    }
+
+    /// Where nobody has trained, whoever has is waited for, if somebody here has met it.
+    pub(super) fn check_who_has_started(
+        &self,
+        promises: &BTreeMap<NodeId, Promise>,
+    ) -> Result<(), Missing> {
+        let started = promises.values().flat_map(|promise| &promise.started);
+        let away: BTreeSet<NodeId> = self.away(started).into_iter().collect();
+        match away.is_empty() {
+            true => Ok(()),
+            false => Err(Missing::Nodes(away.into_iter().collect())),
+        }
     }
 
     /// The greater part of all nodes of a view goes on, or of two halves the one with the node that

@@ -111,3 +111,30 @@ fn who_has_no_memory_does_not_begin_anew_before_it_has_asked_the_others() {
         simulation.run(false);
     });
 }
+
+/// A node has just joined when it is cut off from all that train, and all workers begin there, too:
+/// what the others have come to is not given up.
+#[test]
+fn who_has_met_one_that_trains_does_not_begin_anew_without_it() {
+    seeds(12, |seed| {
+        let mode = MODES[seed as usize % 4];
+        let mut simulation = Simulation::keeping(seed, mode, 2, 20, None);
+        simulation.step_until("all are settled", Simulation::is_settled);
+        let new = simulation.join();
+        simulation.step_until("it has met one that trains", |simulation| {
+            simulation.has_met_one_that_trains(new)
+        });
+        simulation.faults = true;
+        simulation.part(&[new]);
+        let lives = [0, 1].map(|worker| simulation.begin_second(worker, new));
+        (0..1_000).for_each(|_| simulation.step());
+        assert!(!simulation.goes_on(new, 1));
+        let status = simulation.status(new);
+        assert!(status.contains("may be going on without"), "{status}");
+        for (worker, life) in (0..).zip(lives) {
+            simulation.end_worker(new, worker, life);
+        }
+        simulation.heal();
+        simulation.run(false);
+    });
+}

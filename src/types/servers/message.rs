@@ -105,6 +105,8 @@ pub struct Promise {
     pub barriers: u64,
     /// The clock of the last checkpoint, 0 without one.
     pub saved: Clock,
+    /// Other nodes that have told this one that they have started, and are not known to be gone.
+    pub started: Vec<NodeId>,
 }
 
 /// Who takes part, and in what state all of them begin.

@@ -32,6 +32,11 @@ impl Simulation {
             && group.view().nodes.len() == nodes
     }
 
+    /// Whether another node has told this one that it has started.
+    pub fn has_met_one_that_trains(&self, node: NodeId) -> bool {
+        self.nodes[&node].group.peers.have_started().count() > 0
+    }
+
     /// Whether every block of a node's view is where it shall be.
     pub fn is_in_place(&self, node: NodeId) -> bool {
         self.nodes[&node].group.is_in_place()
