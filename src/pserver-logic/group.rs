@@ -440,7 +440,8 @@ impl Group {
             .collect();
         let (workers, finished) = self.workers_of(&members, &known);
         let started = known.values().any(|here| here.started);
-        if let Some(why) = self.cannot_begin(&workers, &nodes, started) {
+        let count = self.workers_there(&members, &known);
+        if let Some(why) = self.cannot_begin(count, &nodes, started) {
             return self.wait(why);
         }
         let current = self.leading.as_ref().is_some_and(|leading| {
@@ -509,16 +510,21 @@ impl Group {
         }
     }
 
-    /// Why training does not begin, or go on, with these workers and nodes.
-    fn cannot_begin(
-        &self,
-        workers: &[(WorkerLife, NodeId)],
-        nodes: &[(NodeId, u32)],
-        started: bool,
-    ) -> Option<String> {
+    /// How many workers these nodes have: those that have done their part are not waited for, either.
+    fn workers_there(&self, nodes: &[NodeId], known: &Known) -> usize {
+        let lives = nodes.iter().flat_map(|node| {
+            let here = known[node];
+            here.workers.iter().chain(&here.finishing)
+        });
+        let counting = lives.filter(|life| !self.superseded.contains(life));
+        let workers: BTreeSet<Worker> = counting.map(|life| life.worker).collect();
+        workers.len()
+    }
+
+    /// Why training does not begin, or go on, with so many workers, and these nodes.
+    fn cannot_begin(&self, count: usize, nodes: &[(NodeId, u32)], started: bool) -> Option<String> {
         let enough = self.enough.unwrap_or(u32::MAX);
         let wanted = self.config.settings.workers.min(enough) as usize;
-        let count = workers.len();
         if count == 0 || (!started && count < wanted) {
             return Some(format!(
                 "waiting for workers: {count} of {wanted} are there"
