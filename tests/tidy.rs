@@ -178,7 +178,7 @@ fn nothing_names_a_place_on_the_machine_it_was_written_on() {
 }
 
 /// What `cargo metadata` says of the packages that the program is made of: the workspace's, but for
-/// the fuzz targets.
+/// the fuzz targets and the simulation.
 fn packages() -> Vec<Value> {
     let asked = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
     let metadata: Value = serde_json::from_str(&asked).expect("JSON");

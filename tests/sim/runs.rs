@@ -46,13 +46,13 @@ pub struct Options {
 }
 
 /// What a run came to.
-pub struct Report {
+pub(crate) struct Report {
     pub statistics: Statistics,
     pub findings: BTreeMap<&'static str, String>,
 }
 
 /// Runs a plan: the storm, the calm after it, and the decay.
-pub fn run(plan: Plan, options: &Options) -> Report {
+pub(crate) fn run(plan: Plan, options: &Options) -> Report {
     let run = AssertUnwindSafe(|| {
         let mut world = World::new(plan, options.traced);
         let Options {
@@ -177,11 +177,22 @@ impl Totals {
             if !others.is_empty() {
                 println!("  also with seeds {}", others.join(", "));
             }
-            let sim = "cargo run --release -p nodectl-logic --example sim --";
+            let sim = "cargo run --release -p nodectl-sim --";
             println!("  replay: SIM_TRACE=1 {sim} --from {seed} --seeds 1");
             println!("  shrink: {sim} --shrink {seed}");
         }
     }
+}
+
+/// Runs one seed without these of its faults and acts, and says what it came to. True if all is
+/// well.
+pub fn one(seed: u64, dropped: &BTreeSet<usize>, options: &Options) -> bool {
+    let report = run(Plan::draw(seed).without(dropped), options);
+    println!("{}", report.statistics);
+    for (rule, text) in &report.findings {
+        println!("FAILED: {rule}: {text}");
+    }
+    report.findings.is_empty()
 }
 
 /// Runs seeds on several threads, until one fails or all passed. True if all is well.
@@ -279,7 +290,7 @@ pub fn shrink(seed: u64, dropped: &BTreeSet<usize>, options: &Options) {
     print!("{}", plan.story());
     let list: Vec<_> = dropped.iter().map(usize::to_string).collect();
     println!(
-        "replay: SIM_TRACE=1 cargo run --release -p nodectl-logic --example sim -- --from {seed} --seeds 1 --drop {}",
+        "replay: SIM_TRACE=1 cargo run --release -p nodectl-sim -- --from {seed} --seeds 1 --drop {}",
         if list.is_empty() {
             "none".into()
         } else {

@@ -1,34 +1,11 @@
-//! `cargo run --release -p nodectl-logic --example sim -- [OPTIONS]`: the simulation of `tests/sim`, as long as you
-//! like.
+//! `cargo run --release -p nodectl-sim -- [OPTIONS]`: the simulation, as long as you like.
 //!
 //! `--seeds N --from S`, or `--hours H`; `--jobs N` threads; `--shrink SEED`, perhaps
 //! with the `--rule RULE` by which it is to fail; `--drop 1,2,…` leaves faults and acts out;
 //! `--all` goes on after a failure and counts; `--ignore RULE`; `--scenarios NAME` runs those whose
 //! name contains it, `--scenarios :` all. `SIM_TRACE=1` tells the story, `SIM_TRACE=2` everything.
 
-mod check;
-mod disk;
-mod farewells;
-mod faults;
-mod gangs;
-mod graphs;
-mod logs;
-mod net;
-mod plan;
-mod pools;
-mod quiet;
-mod rows;
-mod runner;
-mod runs;
-mod scenarios;
-mod script;
-mod seam;
-mod searches;
-mod told;
-mod user;
-mod verdict;
-mod world;
-
+use nodectl_sim::runs;
 use std::collections::BTreeSet;
 
 const USAGE: &str = "usage: sim [--seeds N] [--from SEED] [--hours H] [--jobs N] [--shrink SEED [--rule RULE]] [--drop LIST] [--ignore RULE]… [--scenarios NAME] [--all]";
@@ -79,13 +56,7 @@ fn main() {
         return runs::shrink(seed, &dropped, &options);
     }
     if !dropped.is_empty() || options.traced > 0 {
-        let report = runs::run(plan::Plan::draw(from).without(&dropped), &options);
-        println!("{}", report.statistics);
-        report
-            .findings
-            .iter()
-            .for_each(|(rule, text)| println!("FAILED: {rule}: {text}"));
-        std::process::exit(i32::from(!report.findings.is_empty()));
+        std::process::exit(i32::from(!runs::one(from, &dropped, &options)));
     }
     if !runs::many(from, seeds, &options) {
         std::process::exit(1);
