@@ -510,7 +510,7 @@ impl Group {
         }
     }
 
-    /// How many workers these nodes have. Nobody waits for those that have done their part, either.
+    /// How many workers these nodes have, those included that have done their part.
     fn workers_there(&self, nodes: &[NodeId], known: &Known) -> usize {
         let lives = nodes.iter().flat_map(|node| {
             let here = known[node];

@@ -25,6 +25,7 @@
 //! | `verdict` | findings, statistics, the branches that must be reached |
 //! | `runs` | one seed, many seeds, shrinking |
 //! | `script`, `scenarios/` | small worlds in which only happens what a scenario says |
+//! | `command_line` | the program, and its options |
 
 mod check;
 mod disk;

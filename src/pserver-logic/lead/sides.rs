@@ -23,7 +23,7 @@ impl Group {
             .try_for_each(|(view, nodes)| self.check_side((view, nodes), previous, promises))
     }
 
-    /// Where nobody has trained, whoever has is waited for, if somebody here has met it.
+    /// Nobody here has trained: whoever has is waited for, if one of these nodes has met it.
     pub(super) fn check_who_has_started(
         &self,
         promises: &BTreeMap<NodeId, Promise>,
