@@ -30,6 +30,9 @@ pub struct Want {
     /// Its cancellation was asked for.
     pub cancel: bool,
     cancel_asked: Option<u64>,
+    /// It was kept for so short a while that it was removed before the user heard of it, or what it
+    /// comes after was.
+    removed: bool,
 }
 
 /// A retry has begun by then, if its word was not lost.
@@ -131,7 +134,8 @@ impl User {
     /// All was submitted, and every job is known to have ended with all its results told.
     pub fn is_content(&self) -> bool {
         let submitted = |want: &Want| want.job.is_some() && (!want.cancel || self.is_over(want));
-        self.wants.iter().all(submitted) && self.jobs.values().all(Watched::is_content)
+        let settled = |want: &Want| want.removed || submitted(want);
+        self.wants.iter().all(settled) && self.jobs.values().all(Watched::is_content)
     }
 
     fn is_over(&self, want: &Want) -> bool {
@@ -240,6 +244,7 @@ impl World {
             lost: 0,
             cancel: false,
             cancel_asked: None,
+            removed: false,
         };
         self.user.wants.push(want);
         self.submit_and_cancel();
@@ -366,11 +371,14 @@ impl World {
             let want = &self.user.wants[number];
             let before = want.plan.after.and_then(|back| number.checked_sub(back));
             let waits = before.is_some_and(|before| self.user.wants[before].job.is_none());
-            let submits = want.job.is_none() && want.asked.is_none() && !waits;
+            let removed =
+                want.removed || before.is_some_and(|before| self.user.wants[before].removed);
+            let submits = want.job.is_none() && want.asked.is_none() && !waits && !removed;
             let cancels = want.cancel && want.cancel_asked.is_none() && !self.user.is_over(want);
             if submits && let Some(node) = self.someone() {
                 self.submit(node, number);
             }
+            self.user.wants[number].removed = removed;
             if let (true, Some(job), Some(node)) =
                 (cancels, self.user.wants[number].job, self.someone())
             {
@@ -560,6 +568,10 @@ impl World {
                 self.user.wants[number].asked = None;
                 match answer {
                     Ok(Answer::Submitted { job }) => self.hear_submitted(node, number, job),
+                    Err(QueryError::Invalid(why)) if why.ends_with("which was removed") => {
+                        self.tell(|| format!("job{number} was removed, says n{node}"));
+                        self.user.wants[number].removed = true;
+                    }
                     other => {
                         self.tell(|| format!("the submission of job{number} is refused: {other:?}"))
                     }
