@@ -87,7 +87,10 @@ impl Bitshuffle {
                 });
             }
             BlockCompression::None => (source, self.block_bytes()),
-            BlockCompression::Lz4 | BlockCompression::Zstd => header(source, length)?,
+            BlockCompression::Lz4 | BlockCompression::Zstd => match header(source, length)? {
+                (rest, 0) => (rest, default_block_bytes(self.size)),
+                said => said,
+            },
         };
         let multiple = self.size * MULTIPLE;
         if block == 0 || !block.is_multiple_of(multiple) || block > MAX_BLOCK_BYTES {
@@ -150,13 +153,17 @@ impl Bitshuffle {
 
     fn block_bytes(&self) -> usize {
         match self.block {
-            0 => {
-                let elements = TARGET_BLOCK_BYTES / self.size / MULTIPLE * MULTIPLE;
-                elements.max(MIN_BLOCK_ELEMENTS) * self.size
-            }
+            0 => default_block_bytes(self.size),
             elements => elements.saturating_mul(self.size),
         }
     }
+}
+
+/// Bytes of a block where its size is said to be 0, in the filter's parameters or in a chunk
+/// (`bshuf_default_block_size` in bitshuffle's `bitshuffle_core.c`).
+fn default_block_bytes(size: usize) -> usize {
+    let elements = TARGET_BLOCK_BYTES / size / MULTIPLE * MULTIPLE;
+    elements.max(MIN_BLOCK_ELEMENTS) * size
 }
 
 impl BitshufflePieces<'_> {

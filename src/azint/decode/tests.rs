@@ -169,6 +169,47 @@ fn a_chunk_of_every_length_comes_back() {
     }
 }
 
+/// The cases of silx's tests of its decoder (`test_bitshuffle_lz4.py`): bytes of an element, rows
+/// and columns.
+pub(crate) const CASES_OF_SILX: [(usize, [usize; 2]); 8] = [
+    (8, [103, 503]),
+    (8, [101, 509]),
+    (4, [229, 659]),
+    (4, [233, 653]),
+    (2, [743, 647]),
+    (2, [751, 643]),
+    (1, [157, 1373]),
+    (1, [163, 1367]),
+];
+
+/// An image of one of these cases, of counts about a mean, and its chunk, which does not say how
+/// large its blocks are.
+pub(crate) fn image_of_silx(size: usize, shape: [usize; 2]) -> (Vec<u8>, Vec<u8>) {
+    let noise = counts(shape[0] * shape[1] * 32, 5);
+    let ones = |bits: &[u8]| bits.iter().map(|byte| byte.count_ones()).sum::<u32>();
+    let image: Vec<u8> = noise
+        .chunks(32)
+        .flat_map(|bits| {
+            u64::from(ones(bits) + 50)
+                .to_le_bytes()
+                .into_iter()
+                .take(size)
+        })
+        .collect();
+    let mut chunk = bitshuffle_lz4(&image, size, 8192 / size);
+    chunk[8..12].fill(0);
+    (image, chunk)
+}
+
+#[test]
+fn the_images_of_silx_s_tests_come_back() {
+    for (size, shape) in CASES_OF_SILX {
+        let (image, chunk) = image_of_silx(size, shape);
+        let decoded = decode(32008, &[0, 2, size as u32, 0, 2], &chunk, image.len()).unwrap();
+        assert!(decoded == image, "{shape:?} of {size} bytes");
+    }
+}
+
 /// Pieces of any lengths, which need not be those of blocks.
 #[test]
 fn a_chunk_comes_back_in_pieces() {

@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     decode::{
         FilterSpec, Pipeline, Scratch,
-        tests::{bitshuffle_lz4, counts},
+        tests::{CASES_OF_SILX, bitshuffle_lz4, counts, image_of_silx},
     },
     engine::{
         ChunkDecoder, EngineChoice, Geometry, Images, IntegrationSettings, Integrator, Options,
@@ -141,6 +141,21 @@ fn decoded_on_the_device_frames_have_the_same_sums() {
                 "{shape:?} of {size} bytes, blocks of {block}"
             );
         }
+    }
+}
+
+#[test]
+fn the_images_of_silx_s_tests_have_the_same_sums() {
+    let Some(device) = device() else { return };
+    for (size, shape) in CASES_OF_SILX.into_iter().filter(|(size, _)| *size <= 4) {
+        let integrator = integrator(&device, shape);
+        let (image, chunk) = image_of_silx(size, shape);
+        let found = of_chunks(&integrator, size, &[chunk], image.len());
+        let found = found.expect("nothing is damaged");
+        assert!(
+            found == of_frames(&integrator, size, &[image]),
+            "{shape:?} of {size} bytes"
+        );
     }
 }
 
