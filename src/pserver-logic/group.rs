@@ -438,10 +438,14 @@ impl Group {
             .iter()
             .map(|node| (*node, known[node].weight))
             .collect();
-        let (workers, finished) = self.workers_of(&members, &known);
+        let [at_work, finishing] = self.workers_of(&members, &known);
+        // Nobody waits for those that have done their part, either.
+        let there = at_work.iter().chain(&finishing);
+        let there: BTreeSet<Worker> = there.map(|(life, _)| life.worker).collect();
+        let finished = at_work.is_empty();
+        let workers = if finished { finishing } else { at_work };
         let started = known.values().any(|here| here.started);
-        let count = self.workers_there(&members, &known);
-        if let Some(why) = self.cannot_begin(count, &nodes, started) {
+        if let Some(why) = self.cannot_begin(there.len(), &nodes, started) {
             return self.wait(why);
         }
         let current = self.leading.as_ref().is_some_and(|leading| {
@@ -489,9 +493,9 @@ impl Group {
         ranked
     }
 
-    /// The newest process of each worker on these nodes; once all have done their part, those that
-    /// have, and true.
-    fn workers_of(&self, nodes: &[NodeId], known: &Known) -> (Vec<(WorkerLife, NodeId)>, bool) {
+    /// The newest process of each worker on these nodes: of those at work, and of those that have
+    /// done their part.
+    fn workers_of(&self, nodes: &[NodeId], known: &Known) -> [Vec<(WorkerLife, NodeId)>; 2] {
         let newest = |lives: fn(&PeerStatus) -> &Vec<WorkerLife>, barred: &BTreeSet<WorkerLife>| {
             let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
             for node in nodes {
@@ -503,22 +507,10 @@ impl Group {
             }
             workers.into_values().collect::<Vec<_>>()
         };
-        let workers = newest(|here| &here.workers, &self.superseded);
-        match workers.is_empty() {
-            true => (newest(|here| &here.finishing, &BTreeSet::new()), true),
-            false => (workers, false),
-        }
-    }
-
-    /// How many workers these nodes have, those included that have done their part.
-    fn workers_there(&self, nodes: &[NodeId], known: &Known) -> usize {
-        let lives = nodes.iter().flat_map(|node| {
-            let here = known[node];
-            here.workers.iter().chain(&here.finishing)
-        });
-        let counting = lives.filter(|life| !self.superseded.contains(life));
-        let workers: BTreeSet<Worker> = counting.map(|life| life.worker).collect();
-        workers.len()
+        [
+            newest(|here| &here.workers, &self.superseded),
+            newest(|here| &here.finishing, &BTreeSet::new()),
+        ]
     }
 
     /// Why training does not begin, or go on, with so many workers, and these nodes.

@@ -30,8 +30,8 @@ pub struct Want {
     /// Its cancellation was asked for.
     pub cancel: bool,
     cancel_asked: Option<u64>,
-    /// It was kept for so short a while that it was removed before the user heard of it, or what it
-    /// comes after was.
+    /// The job was kept for so short a while that it was removed before the user heard of it, or
+    /// the one that it comes after was.
     removed: bool,
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 impl Group {
-    /// Those of these nodes that are out of reach and not known to be gone.
+    /// The nodes among these that are out of reach and not known to be gone.
     pub(super) fn away<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> Vec<NodeId> {
         let leading = self.leading.as_ref().expect("this node leads a view");
         let nodes = nodes.into_iter();
@@ -29,10 +29,10 @@ impl Group {
         promises: &BTreeMap<NodeId, Promise>,
     ) -> Result<(), Missing> {
         let started = promises.values().flat_map(|promise| &promise.started);
-        let away: BTreeSet<NodeId> = self.away(started).into_iter().collect();
+        let away = self.away(started.collect::<BTreeSet<_>>());
         match away.is_empty() {
             true => Ok(()),
-            false => Err(Missing::Nodes(away.into_iter().collect())),
+            false => Err(Missing::Nodes(away)),
         }
     }
 
