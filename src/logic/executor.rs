@@ -143,9 +143,10 @@ impl Executor {
         let refused = self.leaving
             || self.shut.is_some()
             || ordered.queue.len() + tasks.len() > MAX_PREFETCH as usize * 2;
+        let mut queued: BTreeSet<_> = ordered.queued().collect();
         for assignment in tasks {
             let key = (assignment.task, assignment.attempt);
-            if ordered.holds(key) {
+            if ordered.has_begun(key) || !queued.insert(key) {
                 continue;
             }
             if refused {
@@ -588,13 +589,15 @@ impl Ordered {
             && self.news.finished.len() < RECORD_BATCH
     }
 
-    fn holds(&self, key: Try) -> bool {
-        let queued = || {
-            self.queue
-                .iter()
-                .any(|assignment| (assignment.task, assignment.attempt) == key)
-        };
-        self.running.contains_key(&key) || self.unacknowledged.contains_key(&key) || queued()
+    /// Whether an attempt runs here, or has ended and its coordinator does not know.
+    fn has_begun(&self, key: Try) -> bool {
+        self.running.contains_key(&key) || self.unacknowledged.contains_key(&key)
+    }
+
+    /// The attempts that wait here.
+    fn queued(&self) -> impl Iterator<Item = Try> {
+        let queue = self.queue.iter();
+        queue.map(|order| (order.task, order.attempt))
     }
 
     fn inventory(&self) -> Inventory {
@@ -607,11 +610,7 @@ impl Ordered {
         } else {
             Vec::new()
         };
-        let queued = self
-            .queue
-            .iter()
-            .map(|assignment| (assignment.task, assignment.attempt))
-            .collect();
+        let queued = self.queued().collect();
         let running = self
             .running
             .iter()

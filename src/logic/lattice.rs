@@ -182,7 +182,11 @@ impl Lattice {
     /// Joins what a record says that is on this node's disk; true if that is news. A task beyond
     /// the job's is never news.
     pub fn merge(&mut self, record: &TaskRecord) -> bool {
-        let (task, cell) = (record.task, Cell::of(record));
+        self.merge_cell(record.task, Cell::of(record))
+    }
+
+    /// As `merge`, for whoever knows already what the record says.
+    pub fn merge_cell(&mut self, task: TaskIndex, cell: Cell) -> bool {
         if self.replaces_lost(task, cell) {
             self.replace(task, cell);
         }

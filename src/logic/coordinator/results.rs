@@ -113,21 +113,11 @@ pub struct ResultPipeline {
     batches: BTreeMap<u64, RecordBatch>,
     /// Other writes, which nobody waits for but which must not be lost either.
     writes: BTreeMap<u64, (Vec<Record>, Time)>,
-    /// Tasks of all of the above.
-    settling: BTreeMap<TaskIndex, Settling>,
+    /// All records of results above by their tasks, those that came last behind the others.
+    settling: BTreeMap<TaskIndex, Vec<Arc<TaskRecord>>>,
     spare: BTreeMap<TaskIndex, SpareResult>,
     /// Ends that were told and could not be taken in yet.
     told: told::Told,
-}
-
-/// Records of one task on their way.
-#[derive(Debug, Default)]
-struct Settling {
-    records: u32,
-    /// The node and the attempt that the last of them is of.
-    of: Option<(NodeId, Attempt)>,
-    /// Their join.
-    cell: Cell,
 }
 
 impl ResultPipeline {
@@ -160,19 +150,22 @@ impl ResultPipeline {
             .map_or(0, |(task, _)| task + 1)
     }
 
+    /// Records of a task that are on their way.
+    fn settling_of(&self, task: TaskIndex) -> &[Arc<TaskRecord>] {
+        self.settling.get(&task).map_or(&[], Vec::as_slice)
+    }
+
     /// Whether what is on its way makes a reported record news no more, or not yet: a result waits
     /// for no failure of another attempt.
     fn decides(&self, record: &TaskRecord) -> bool {
-        self.settling
-            .get(&record.task)
-            .is_some_and(|settling| settling.cell.is_done() || !record.is_done())
+        let mut settling = self.settling_of(record.task).iter();
+        settling.any(|other| other.is_done() || !record.is_done())
     }
 
     /// What is known of a task once everything that is on its way has come.
     fn expected(&self, task: TaskIndex) -> Cell {
-        self.settling
-            .get(&task)
-            .map_or(Cell::Unknown, |settling| settling.cell)
+        let settling = self.settling_of(task).iter();
+        settling.fold(Cell::Unknown, |cell, record| cell.join(Cell::of(record)))
     }
 
     /// Records that wait for their files.
@@ -183,7 +176,8 @@ impl ResultPipeline {
     /// Where an attempt ran whose record is on its way: what it wrote is there until the record
     /// counts.
     pub fn settling_at(&self, task: TaskIndex) -> Option<(NodeId, Attempt)> {
-        self.settling.get(&task)?.of
+        let last = self.settling_of(task).last();
+        last.map(|record| (record.node, record.attempt))
     }
 
     /// A record that needs no files is on its way.
@@ -192,42 +186,25 @@ impl ResultPipeline {
         self.accepted.push(record);
     }
 
-    fn begin(&mut self, record: &TaskRecord) {
+    fn begin(&mut self, record: &Arc<TaskRecord>) {
         let settling = self.settling.entry(record.task).or_default();
-        settling.records += 1;
-        settling.of = Some((record.node, record.attempt));
-        settling.cell = settling.cell.join(Cell::of(record));
+        settling.push(record.clone());
     }
 
-    fn end(&mut self, task: TaskIndex) {
-        if let Some(settling) = self.settling.get_mut(&task) {
-            settling.records -= 1;
-            if settling.records == 0 {
-                self.settling.remove(&task);
-                self.spare.remove(&task);
-            }
+    /// A record that was on its way is not any more: it counts, or does not come after all.
+    fn end(&mut self, record: &Arc<TaskRecord>) {
+        let Some(settling) = self.settling.get_mut(&record.task) else {
+            return;
+        };
+        // It may be there twice: another holder has sent it, too.
+        let place = settling.iter().position(|other| Arc::ptr_eq(other, record));
+        debug_assert!(place.is_some(), "the record began");
+        if let Some(place) = place {
+            settling.remove(place);
         }
-    }
-
-    /// Records do not come after all: of their tasks is expected what the others say that are on
-    /// their way.
-    fn withdraw(&mut self, records: &[Arc<TaskRecord>]) {
-        let mut tasks = BTreeSet::new();
-        for record in records {
-            self.end(record.task);
-            if let Some(settling) = self.settling.get_mut(&record.task) {
-                (settling.of, settling.cell) = (None, Cell::Unknown);
-                tasks.insert(record.task);
-            }
-        }
-        let awaited = self.awaited.values().flat_map(Awaited::all);
-        let written = self.batches.values().flat_map(|batch| &batch.records);
-        let others = self.accepted.iter().chain(awaited).chain(written);
-        for other in others.filter(|other| tasks.contains(&other.task)) {
-            if let Some(settling) = self.settling.get_mut(&other.task) {
-                settling.of = Some((other.node, other.attempt));
-                settling.cell = settling.cell.join(Cell::of(other));
-            }
+        if settling.is_empty() {
+            self.settling.remove(&record.task);
+            self.spare.remove(&record.task);
         }
     }
 
@@ -327,7 +304,8 @@ impl Coordinator {
         if record.is_done() {
             self.drop_waiting(core, task);
         }
-        match Fetching::of(std::slice::from_ref(&record), from).filter(|_| from != core.me) {
+        let files_of = (from != core.me).then(|| Fetching::of(std::slice::from_ref(&record), from));
+        match files_of.flatten() {
             None => self.results.accepted.push(record),
             Some(fetching) => {
                 let told = core.mono();
@@ -582,7 +560,7 @@ impl Coordinator {
                 .entry(record.node)
                 .or_default()
                 .push((record.task, record.attempt));
-            self.results.end(record.task);
+            self.results.end(&record);
             self.count(core, lattice, &record);
         }
         for (node, tasks) in acknowledged {
@@ -604,8 +582,9 @@ impl Coordinator {
         }
         let limit = self.failure_limit(core);
         let was_done = lattice.is_done(record.task);
-        let is_news = lattice.merge(record);
-        if lattice.cell(record.task) == Cell::of(record) {
+        let cell = Cell::of(record);
+        let is_news = lattice.merge_cell(record.task, cell);
+        if lattice.cell(record.task) == cell {
             self.note_trial(core, record);
         }
         if !is_news || was_done {

@@ -148,7 +148,7 @@ impl Coordinator {
             record.is_done() && record.blobs().next().is_some() && may_replace
         };
         let (refused, taken): (Vec<_>, Vec<_>) = records.into_iter().partition(is_refused);
-        self.results.withdraw(&refused);
+        refused.iter().for_each(|record| self.results.end(record));
         self.results.lost.extend(note_missing(lattice, &taken));
         let own: Vec<_> = refused
             .iter()
@@ -250,9 +250,9 @@ mod tests {
         results.accept(failed.clone());
         results.begin(&done);
         assert_eq!(results.expected(9), Cell::of(&done));
-        results.withdraw(&[done]);
+        results.end(&done);
         assert_eq!(results.expected(9), Cell::of(&failed));
-        results.withdraw(&[failed]);
+        results.end(&failed);
         assert!(results.is_empty());
     }
 }

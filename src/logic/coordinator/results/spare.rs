@@ -89,7 +89,7 @@ impl Coordinator {
     ) {
         let task = record.task;
         let spare = self.results.spare.remove(&task);
-        self.results.withdraw(std::slice::from_ref(record));
+        self.results.end(record);
         let is_there = |spare: &SpareResult| core.members.is_in_reach(spare.from);
         let spare = spare.filter(|spare| is_there(spare) && !self.results.is_settling(task));
         match spare {
