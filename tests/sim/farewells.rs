@@ -24,8 +24,13 @@ impl World {
     /// A node leaves: whoever is close to it is to note it.
     pub fn note_farewells(&mut self, who: usize) {
         let is_sure = self.plan.net.loss == 0.0;
-        let is_close =
-            |by: &usize| is_sure && self.linked(who, *by) && self.are_close(who, *by, ACQUAINTED);
+        // A connection that has just been made again has not been heard of: nothing is said on it.
+        let state = self.machines[who].state.as_ref();
+        let told = state.map_or(Vec::new(), |state| state.core().members.linked());
+        let is_close = |by: &usize| {
+            let is_told = self.linked(who, *by) && told.contains(&self.machines[*by].id);
+            is_sure && is_told && self.are_close(who, *by, ACQUAINTED)
+        };
         let others = self.up().into_iter().filter(|by| *by != who);
         let close: Vec<_> = others.filter(is_close).collect();
         for by in close {
