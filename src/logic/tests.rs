@@ -17,6 +17,7 @@ mod retention;
 mod roster;
 mod seeking_gpus;
 mod submissions;
+mod trio;
 mod unread;
 
 use super::*;

@@ -31,8 +31,8 @@ pub enum Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     /// The epoch of the coordinator that accepted it. A coordinator accepts one result of a task,
-    /// and learns what its predecessors told before it orders anything: so the later epoch's is
-    /// never one that nobody was told of.
+    /// and learns what its predecessors told before it accepts any: so the later epoch's is never
+    /// one that nobody was told of.
     pub accepted: u32,
     pub attempt: Attempt,
     /// Differs between different records.

@@ -273,6 +273,7 @@ impl Coordinator {
         if self.recovery.as_deref().is_some_and(is_heard) && self.has_heard_voters(core) {
             self.recovery = None;
             self.tell_holders(core, lattice);
+            self.ask_tellers(core);
         }
     }
 

@@ -1,6 +1,6 @@
 //! How a log begins: what a node says of its first voters, and what its user hears meanwhile.
 
-use super::{holders::Trio, *};
+use super::{trio::Trio, *};
 use nodectl_types::{Ballot, Beginnings, JobDraft, JobHead, Voters, query::EntryKey};
 
 const LOG: JobId = JobId(7);

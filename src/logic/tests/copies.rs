@@ -1,6 +1,6 @@
 //! What a holder does to have the results that another shows it.
 
-use super::{holders::done, *};
+use super::{trio::done, *};
 use nodectl_types::{BlobHash, Cell, JobHead};
 
 const OTHER: NodeId = NodeId([2; 32]);

@@ -1,6 +1,6 @@
 //! Records whose job's specification was lost with the beginning of its journal.
 
-use super::{holders::done, *};
+use super::{trio::done, *};
 use nodectl_types::{BlobHash, Cell};
 
 #[test]

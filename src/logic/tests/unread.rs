@@ -1,6 +1,6 @@
 //! Results that a disk has lost, beside what other holders of their job have.
 
-use super::{holders::done, *};
+use super::{trio::done, *};
 use nodectl_types::{JobHead, Needs};
 
 /// The only disk that had a result lost it, and its coordinator's job has come to another end of

@@ -172,6 +172,10 @@ const SEEDS: &[(u64, &str)] = &[
         1456236,
         "a holder was not asked for its result, as another's was to come, whose node went",
     ),
+    (
+        1622039,
+        "a second result was accepted before the holder was heard that had the first, told one",
+    ),
 ];
 
 pub fn that_have_shown_something() {

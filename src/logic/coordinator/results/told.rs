@@ -91,6 +91,8 @@ impl Coordinator {
     }
 
     /// Takes in the end of an attempt, or remembers who told of it, if that cannot be done yet.
+    /// After a takeover another result of the task may have been told, which a holder has and this
+    /// one would count more than, since it is accepted later.
     pub(super) fn take_end(
         &mut self,
         core: &mut Core,
@@ -98,7 +100,7 @@ impl Coordinator {
         from: NodeId,
         record: Arc<TaskRecord>,
     ) {
-        if self.results.is_full() || !self.has_order() {
+        if self.results.is_full() || !self.has_order() || self.is_recovering() {
             self.results.told.note(record.task, from, core.mono());
         } else {
             self.accept(core, lattice, from, record);
