@@ -335,7 +335,8 @@ impl Executor {
         let Some(released) = self.release(job, key) else {
             return;
         };
-        if released.stopping {
+        // What was to be given back is wanted: where it is done before it was stopped, it is done.
+        if released.stopping && !(released.give_back && record.is_done()) {
             return self.after_stop(core, job, key, released.give_back);
         }
         if matches!(record.outcome, Outcome::Failed(Failure::Storage(_))) {

@@ -464,7 +464,7 @@ impl World {
     }
 
     /// A node takes another for alive.
-    fn sees(&self, node: usize, other: usize) -> bool {
+    pub fn sees(&self, node: usize, other: usize) -> bool {
         let state = self.machines[node].state.as_ref();
         state.is_some_and(|state| state.core().members.is_alive(self.machines[other].id))
     }

@@ -165,17 +165,23 @@ impl World {
         holders.len() > 1
     }
 
-    /// Of which told results no copy is on a machine that is up. Another result of the task is none.
+    /// Of which told results no copy is on a machine that is up, and that another has met since.
+    /// Another result of the task is none.
     pub fn note_away(&mut self) {
+        let up = self.up();
+        let is_met = |who: &usize| {
+            let sees = |by: &usize| by != who && self.sees(*by, *who);
+            up.len() == 1 || up.iter().any(sees)
+        };
+        let met: Vec<_> = up.iter().copied().filter(is_met).collect();
         let mut checker = std::mem::take(&mut self.checker);
         for (job, told) in &mut checker.told {
             for (task, told) in told.iter_mut().filter(|(_, told)| !told.may_change) {
-                let has = |machine: &Machine| {
-                    let known = machine.disk.durable(*job, *task);
-                    machine.state.is_some()
-                        && known.is_some_and(|record| is_same(record, &told.record))
+                let has = |who: &usize| {
+                    let known = self.machines[*who].disk.durable(*job, *task);
+                    known.is_some_and(|record| is_same(record, &told.record))
                 };
-                told.may_change = !self.machines.iter().any(has);
+                told.may_change = !met.iter().any(has);
             }
         }
         self.checker = checker;

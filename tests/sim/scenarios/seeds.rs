@@ -176,6 +176,10 @@ const SEEDS: &[(u64, &str)] = &[
         1622039,
         "a second result was accepted before the holder was heard that had the first, told one",
     ),
+    (
+        1635888,
+        "a task was done before it was stopped to be given back, and its result was thrown away",
+    ),
 ];
 
 pub fn that_have_shown_something() {
