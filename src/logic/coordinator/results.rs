@@ -268,7 +268,7 @@ impl Coordinator {
         mut record: Arc<TaskRecord>,
     ) {
         let (task, attempt) = (record.task, record.attempt);
-        self.results.told.remove(task);
+        self.results.told.taken_in(&record, from);
         if !record.is_done() && self.is_old_failure(lattice, from, &record) {
             self.drop_active(from, task, attempt);
             if !lattice.has_ended(task, self.failure_limit(core)) {

@@ -180,6 +180,10 @@ const SEEDS: &[(u64, &str)] = &[
         1635888,
         "a task was done before it was stopped to be given back, and its result was thrown away",
     ),
+    (
+        1664977,
+        "one node's failure was taken in, and the result of which another had told was forgotten",
+    ),
 ];
 
 pub fn that_have_shown_something() {

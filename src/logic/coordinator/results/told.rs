@@ -15,8 +15,16 @@ impl Told {
         self.0.entry(task).or_default().insert(node, now);
     }
 
-    pub(super) fn remove(&mut self, task: TaskIndex) {
-        self.0.remove(&task);
+    /// An end that a node told of is taken in: a result stands for all that others may have, a
+    /// failure for its own alone.
+    pub(super) fn taken_in(&mut self, record: &TaskRecord, from: NodeId) {
+        let Some(nodes) = self.0.get_mut(&record.task) else {
+            return;
+        };
+        nodes.remove(&from);
+        if record.is_done() || nodes.is_empty() {
+            self.0.remove(&record.task);
+        }
     }
 
     fn has(&self, task: TaskIndex) -> bool {
@@ -125,5 +133,31 @@ impl Coordinator {
                 self.reopen(task);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodectl_types::Failure;
+
+    #[test]
+    fn a_failure_stands_for_no_result_that_another_node_has() {
+        let [one, other] = [1, 2].map(|number| NodeId([number; 32]));
+        let record = |node, outcome| {
+            let attempt = Attempt {
+                epoch: 1,
+                claim: 0,
+                number: 1,
+            };
+            TaskRecord::plain(9, attempt, node, outcome)
+        };
+        let mut told = Told::default();
+        told.note(9, one, Time(1));
+        told.note(9, other, Time(2));
+        told.taken_in(&record(one, Outcome::Failed(Failure::Exit(1))), one);
+        assert!(told.has(9));
+        told.taken_in(&record(other, Outcome::Done), other);
+        assert!(!told.has(9));
     }
 }
