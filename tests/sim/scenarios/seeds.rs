@@ -184,6 +184,10 @@ const SEEDS: &[(u64, &str)] = &[
         1664977,
         "one node's failure was taken in, and the result of which another had told was forgotten",
     ),
+    (
+        1677071,
+        "a result's files were lost, and what was to replace it waited for the holders to be heard",
+    ),
 ];
 
 pub fn that_have_shown_something() {

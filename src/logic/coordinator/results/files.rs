@@ -213,7 +213,9 @@ impl Coordinator {
         };
         let (from, chunk) = (awaited.from, awaited.chunk);
         for record in awaited.all() {
-            self.replace_by_spare(core, lattice, record);
+            if let Some((from, spare)) = self.replace_by_spare(core, lattice, record) {
+                self.take_end(core, lattice, from, spare);
+            }
         }
         if let Some(Some(chunk)) = chunk {
             core.resync.written(from, self.job, chunk, false);

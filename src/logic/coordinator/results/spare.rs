@@ -74,19 +74,22 @@ impl Coordinator {
         };
         let (replaced, others): (Vec<_>, Vec<_>) = records.into_iter().partition(has_spare);
         for record in &replaced {
-            self.replace_by_spare(core, lattice, record);
+            // Its holder has been heard of this task.
+            if let Some((from, spare)) = self.replace_by_spare(core, lattice, record) {
+                self.take_in(core, lattice, from, spare);
+            }
         }
         others
     }
 
-    /// A record does not come after all; what a node in reach reported of its task, or holds of it,
-    /// counts instead, if there is anything.
+    /// A record does not come after all: what a node in reach holds of its task counts instead, if
+    /// one does. Else returns what a node in reach reported of it, for the caller to take in.
     pub(super) fn replace_by_spare(
         &mut self,
         core: &mut Core,
         lattice: &Lattice,
         record: &Arc<TaskRecord>,
-    ) {
+    ) -> Option<(NodeId, Arc<TaskRecord>)> {
         let task = record.task;
         let spare = self.results.spare.remove(&task);
         self.results.end(record);
@@ -96,11 +99,12 @@ impl Coordinator {
             Some(spare) if spare.is_held => {
                 self.learned(core, lattice, spare.from, None, vec![spare.record]);
             }
-            Some(spare) => return self.take_end(core, lattice, spare.from, spare.record),
+            Some(spare) => return Some((spare.from, spare.record)),
             None => {}
         }
         if !self.results.is_settling(task) && !lattice.has_ended(task, self.failure_limit(core)) {
             self.reopen(task);
         }
+        None
     }
 }

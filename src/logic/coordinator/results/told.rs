@@ -108,7 +108,22 @@ impl Coordinator {
         from: NodeId,
         record: Arc<TaskRecord>,
     ) {
-        if self.results.is_full() || !self.has_order() || self.is_recovering() {
+        if self.is_recovering() {
+            self.results.told.note(record.task, from, core.mono());
+        } else {
+            self.take_in(core, lattice, from, record);
+        }
+    }
+
+    /// As `take_end`, of a task of which the holders have been heard.
+    pub(super) fn take_in(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        from: NodeId,
+        record: Arc<TaskRecord>,
+    ) {
+        if self.results.is_full() || !self.has_order() {
             self.results.told.note(record.task, from, core.mono());
         } else {
             self.accept(core, lattice, from, record);
