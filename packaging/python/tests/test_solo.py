@@ -202,7 +202,7 @@ class Slow(Worker):
     def run(self, seconds):
         time.sleep(seconds)
         return seconds
-with Pool(Slow, timeout=0.3, max_workers=2, cpus=0.25, retries=0) as pool:
+with Pool(Slow, timeout=3, max_workers=2, cpus=0.25, retries=0) as pool:
     lost = 0
     results = pool.imap([60, 60, 60, 60, 60])
     for _ in range(5):

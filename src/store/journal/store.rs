@@ -367,6 +367,8 @@ impl Journals for JournalStore {
             && tasks.waiting.is_empty()
         {
             (tasks.offsets, tasks.resting) = (Offsets::default(), true);
+            // An emptied map keeps memory.
+            tasks.waiting = BTreeMap::new();
         }
     }
 
