@@ -376,7 +376,10 @@ impl World {
                 .iter()
                 .any(|key| again(key) || (other != node && key.0 == job && key.1 == task))
         });
-        if !elsewhere {
+        // Who runs it elsewhere may have done it, and stand still before it can tell.
+        let finished = self.checker.finished.get(&(job, task));
+        let is_done = finished.is_some_and(|(maker, life, _)| self.machines[*maker].life == *life);
+        if !elsewhere && !is_done {
             let text = format!(
                 "n{node} stops task {task} of {} ({attempt}), which nobody else runs",
                 self.job_name(job)

@@ -213,8 +213,8 @@ impl Coordinator {
         };
         let (from, chunk) = (awaited.from, awaited.chunk);
         for record in awaited.all() {
-            if let Some((from, spare)) = self.replace_by_spare(core, lattice, record) {
-                self.take_end(core, lattice, from, spare);
+            if let Some((teller, spare)) = self.replace_by_spare(core, lattice, record) {
+                self.take_end(core, lattice, teller, spare);
             }
         }
         if let Some(Some(chunk)) = chunk {
