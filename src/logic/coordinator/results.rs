@@ -196,7 +196,7 @@ impl ResultPipeline {
         let Some(settling) = self.settling.get_mut(&record.task) else {
             return;
         };
-        // It may be there twice: another holder has sent it, too.
+        // A record may be there twice: another holder has sent it, too.
         let place = settling.iter().position(|other| Arc::ptr_eq(other, record));
         debug_assert!(place.is_some(), "the record began");
         if let Some(place) = place {
