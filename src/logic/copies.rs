@@ -436,6 +436,9 @@ impl State {
             .iter()
             .position(|promise| promise.ticket == ticket)
         else {
+            if result.is_err() {
+                self.promise_head(job);
+            }
             return;
         };
         if let Err(error) = result {
@@ -462,6 +465,32 @@ impl State {
             }
             Then::Nothing => self.compare_copy(job),
         }
+    }
+
+    /// The job's head, which nobody waits for, could not be written: it is tried again, as it is by
+    /// then.
+    fn promise_head(&mut self, job: JobId) {
+        let (Some(copy), Some(head)) = (self.copies.get_mut(&job), self.core.directory.get(job))
+        else {
+            return;
+        };
+        let keep = vec![Record::Head(head.clone())];
+        let is_head = |promise: &&mut PromisedWrite| {
+            matches!(promise.then, Then::Nothing) && matches!(promise.keep[..], [Record::Head(_)])
+        };
+        if let Some(promise) = copy.promised.iter_mut().find(is_head) {
+            promise.keep = keep;
+            return;
+        }
+        let ticket = self.core.ticket();
+        copy.promised.push(PromisedWrite {
+            ticket,
+            then: Then::Nothing,
+            keep,
+            fetching: None,
+        });
+        self.core
+            .after(limits::STORE_RETRY, Timer::Rewrite(job, ticket));
     }
 
     /// What was kept for others is on disk: only now do we know it.

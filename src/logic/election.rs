@@ -7,7 +7,7 @@
 //! what it knows to the winner.
 
 use super::{
-    DiskEffect, Effect, State,
+    State,
     coordinator::{Coordinator, is_worth_storing},
     copies::LocalCopy,
     core::Core,
@@ -96,13 +96,7 @@ impl State {
                 .as_ref()
                 .is_none_or(|before| is_worth_storing(before, &after))
         {
-            let ticket = self.core.ticket();
-            let records = vec![Record::Head(after.clone())];
-            self.core.effects.push(Effect::Disk(DiskEffect::Persist {
-                job,
-                records,
-                ticket,
-            }));
+            self.core.persist(job, vec![Record::Head(after.clone())]);
         }
         let other_claim = before
             .as_ref()

@@ -188,6 +188,10 @@ const SEEDS: &[(u64, &str)] = &[
         1677071,
         "a result's files were lost, and what was to replace it waited for the holders to be heard",
     ),
+    (
+        1723382,
+        "a disk was full when its node learned that a job is cancelled, and that was not written later",
+    ),
 ];
 
 pub fn that_have_shown_something() {
