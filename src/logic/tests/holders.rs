@@ -42,6 +42,22 @@ fn held(trio: &mut Trio, spec: Arc<JobSpec>) -> JobId {
     job
 }
 
+/// The first two do much of the job, and the third hears nothing of it.
+fn done_without_third(trio: &mut Trio) {
+    trio.cut.extend([(0, 2), (1, 2)]);
+    (0..3).for_each(|_| (0..2).for_each(|node| trio.end_all_on(node)));
+}
+
+/// As the third sees it: the second is alive, and its connection has broken.
+fn first_dies_and_second_is_not_reached(trio: &mut Trio) {
+    let [first, second] = [trio.id(0), trio.id(1)];
+    trio.give(vec![
+        (2, Input::PeerDown(second)),
+        (2, Input::PeerDown(first)),
+        (2, Input::PeerRefused(first)),
+    ]);
+}
+
 /// The third is told that the others are dead, and takes over.
 fn third_takes_over(trio: &mut Trio, job: JobId) {
     trio.cut.extend([(0, 2), (1, 2)]);
@@ -93,8 +109,7 @@ fn what_is_being_written_at_a_takeover_is_not_ordered_again() {
 fn a_former_holder_that_comes_back_is_heard_before_anything_is_ordered() {
     let mut trio = Trio::new();
     let job = held_by_all(&mut trio);
-    trio.cut.extend([(0, 2), (1, 2)]);
-    (0..3).for_each(|_| (0..2).for_each(|node| trio.end_all_on(node)));
+    done_without_third(&mut trio);
     let told = trio.done(0, job);
     assert!(
         told.len() >= 10 && trio.done(1, job) == told && trio.done(2, job).is_empty(),
@@ -124,18 +139,12 @@ fn a_former_holder_that_comes_back_is_heard_before_anything_is_ordered() {
 fn a_former_holder_whose_connection_broke_is_waited_for() {
     let mut trio = Trio::new();
     let job = held_by_all(&mut trio);
-    trio.cut.extend([(0, 2), (1, 2)]);
-    (0..3).for_each(|_| (0..2).for_each(|node| trio.end_all_on(node)));
+    done_without_third(&mut trio);
     let told = trio.done(1, job);
     trio.orders.clear();
-    let [first, second] = [trio.id(0), trio.id(1)];
-    trio.give(vec![
-        (2, Input::PeerDown(second)),
-        (2, Input::PeerDown(first)),
-        (2, Input::PeerRefused(first)),
-    ]);
+    first_dies_and_second_is_not_reached(&mut trio);
     trio.wait(900);
-    assert!(trio.nodes[2].core.members.is_alive(second));
+    assert!(trio.nodes[2].core.members.is_alive(trio.id(1)));
     assert_eq!(trio.nodes[2].claim_of(job), Some(2));
     let orders = |trio: &Trio| trio.orders.iter().filter(|(from, ..)| *from == 2).count();
     assert_eq!((orders(&trio), told.len() >= 10), (0, true));
@@ -156,17 +165,12 @@ fn a_former_holder_whose_connection_broke_is_waited_for() {
 fn a_result_does_not_count_more_than_one_that_was_told_before_the_takeover() {
     let mut trio = Trio::new();
     let job = held_by_all(&mut trio);
-    trio.cut.extend([(0, 2), (1, 2)]);
-    (0..3).for_each(|_| (0..2).for_each(|node| trio.end_all_on(node)));
+    done_without_third(&mut trio);
     let told = *trio.done(1, job).first().expect("some are done");
-    let [first, second, third] = [0, 1, 2].map(|node| trio.id(node));
-    trio.give(vec![
-        (2, Input::PeerDown(second)),
-        (2, Input::PeerDown(first)),
-        (2, Input::PeerRefused(first)),
-    ]);
+    first_dies_and_second_is_not_reached(&mut trio);
     trio.wait(300);
     assert_eq!(trio.nodes[2].claim_of(job), Some(2));
+    let third = trio.id(2);
     let attempt = Attempt {
         epoch: 1,
         claim: 0,
@@ -205,8 +209,7 @@ fn a_result_does_not_count_more_than_one_that_was_told_before_the_takeover() {
 fn what_a_dead_holder_was_to_bring_comes_from_another() {
     let mut trio = Trio::new();
     let job = held_by_all(&mut trio);
-    trio.cut.extend([(0, 2), (1, 2)]);
-    (0..3).for_each(|_| (0..2).for_each(|node| trio.end_all_on(node)));
+    done_without_third(&mut trio);
     let told = trio.done(1, job);
     third_takes_over(&mut trio, job);
     trio.waiting.insert(2);

@@ -74,7 +74,7 @@ impl Coordinator {
         };
         let (replaced, others): (Vec<_>, Vec<_>) = records.into_iter().partition(has_spare);
         for record in &replaced {
-            // Its holder has been heard of this task.
+            // Whoever holds the record has been heard of this task.
             if let Some((from, spare)) = self.replace_by_spare(core, lattice, record) {
                 self.take_in(core, lattice, from, spare);
             }
