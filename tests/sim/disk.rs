@@ -11,6 +11,7 @@ use nodectl_types::{
     membership::MemberRecords,
 };
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
@@ -31,6 +32,15 @@ pub struct Write {
     pub job: JobId,
     pub records: Vec<Record>,
     pub ticket: u64,
+}
+
+/// What became of an append.
+pub struct Finished {
+    pub job: JobId,
+    /// Tasks whose older records, in place of which it counts, were found to be damaged.
+    pub lost: Vec<TaskIndex>,
+    pub ticket: u64,
+    pub result: Result<(), String>,
 }
 
 #[derive(Default)]
@@ -234,19 +244,23 @@ impl Disk {
         self.found.extend(of_job);
     }
 
-    /// As store/ does (`journal/index.rs`): what is known to be damaged gives way to any other, and
-    /// what is not, to whatever has its rank.
-    fn replace_rotten(&mut self, job: JobId, record: &TaskRecord) {
+    /// As store/ does (`journal/writer.rs`): what is known to be damaged gives way to any other,
+    /// and what is not, to whatever has its rank. True if that is how it is found.
+    fn replace_rotten(&mut self, job: JobId, record: &TaskRecord) -> bool {
         let key = (job, record.task);
         let Some(journal) = self.journals.get_mut(&job) else {
-            return;
+            return false;
         };
-        let known = journal.record(record.task);
-        let counts = known.is_none_or(|known| record.rank() >= known.rank());
-        if (counts || self.found.contains(&key)) && self.rotten.remove(&key) {
-            self.found.remove(&key);
-            journal.drop_task(record.task);
+        let order = journal
+            .record(record.task)
+            .map_or(Ordering::Greater, |known| record.rank().cmp(&known.rank()));
+        let is_found = self.found.contains(&key);
+        if (order.is_lt() && !is_found) || !self.rotten.remove(&key) {
+            return false;
         }
+        self.found.remove(&key);
+        journal.drop_task(record.task);
+        order.is_eq() && !is_found
     }
 
     /// A process starts on it. As store/ does: records that are damaged are left out.
@@ -301,7 +315,7 @@ impl Disk {
 
     /// The write under way comes to its end for the first that waits. As store/ does: a journal
     /// begins with the specification or not at all.
-    pub fn finish(&mut self, write: Write, fails: bool) -> (u64, Result<(), String>) {
+    pub fn finish(&mut self, write: Write, fails: bool) -> Finished {
         let Write {
             job,
             records,
@@ -313,13 +327,21 @@ impl Disk {
         let begins =
             matches!(records.first(), Some(Record::Spec(_))) || self.journals.contains_key(&job);
         if self.full || fails || !begins {
-            return (ticket, Err("no space left on device".into()));
+            return Finished {
+                job,
+                lost: Vec::new(),
+                ticket,
+                result: Err("no space left on device".into()),
+            };
         }
-        for record in &records {
-            if let Record::Task(record) = record {
-                self.replace_rotten(job, record);
-            }
-        }
+        let tasks = records.iter().filter_map(|record| match record {
+            Record::Task(record) => Some(record),
+            Record::Spec(_) | Record::Head(_) => None,
+        });
+        let lost = tasks
+            .filter(|record| self.replace_rotten(job, record))
+            .map(|record| record.task)
+            .collect();
         let journal = self.journals.entry(job).or_default();
         records.into_iter().for_each(|record| journal.add(record));
         self.partial
@@ -327,7 +349,12 @@ impl Disk {
             .into_iter()
             .flatten()
             .for_each(|record| journal.add(record));
-        (ticket, Ok(()))
+        Finished {
+            job,
+            lost,
+            ticket,
+            result: Ok(()),
+        }
     }
 
     /// The process ends: of what was being written the first `durable` got there, though nobody

@@ -5,7 +5,7 @@ mod notices;
 mod reading;
 
 use crate::{
-    disk::Disk,
+    disk::{Disk, Finished},
     plan::Moment,
     pools::{PoolEvent, SWEEP},
     world::{Event, Fetch, Machine, World},
@@ -560,7 +560,16 @@ impl World {
             }
         }
         self.write(node);
-        for (ticket, result) in results {
+        for Finished {
+            job,
+            lost: tasks,
+            ticket,
+            result,
+        } in results
+        {
+            if !tasks.is_empty() {
+                self.give(node, life, Input::RecordsLost { job, tasks });
+            }
             self.give(node, life, Input::Persisted { ticket, result });
         }
     }

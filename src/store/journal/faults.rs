@@ -7,7 +7,7 @@ use super::{
     },
     JournalStore,
 };
-use nodectl_ports::{Event, Journals};
+use nodectl_ports::{Event, Journals, StoreEvent};
 use nodectl_types::{JobId, Record};
 use std::{
     fs, io,
@@ -397,4 +397,27 @@ fn a_disk_that_hangs_is_told_again_whenever_it_is_asked_and_so_is_its_recovery()
     );
     store.append(JOB, vec![task(1, 1)], 2);
     assert_eq!(persisted(&mut events), (2, Ok(())));
+}
+
+/// A record has turned bad, nobody has read it since, and what comes in its place counts less: the
+/// node hears which before it hears that the other is written.
+#[test]
+fn a_damaged_record_is_told_when_another_takes_its_place() {
+    let (dir, _faults, store, mut events) = faulty();
+    store.append(JOB, vec![spec(), task(0, 1)], 1);
+    assert_eq!(persisted(&mut events), (1, Ok(())));
+    let path = dir.path().join(JOB.to_string()).join("journal");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    store.append(JOB, vec![task(0, 2)], 2);
+    match events.blocking_recv() {
+        Some(Event::Store(StoreEvent::RecordsLost { job, tasks })) => {
+            assert_eq!((job, tasks), (JOB, vec![0]));
+        }
+        other => panic!("expected the task, got {other:?}"),
+    }
+    assert_eq!(persisted(&mut events), (2, Ok(())));
+    let read = store.read(JOB, &[0]).unwrap();
+    assert_eq!(read[0].attempt.number, 2);
 }

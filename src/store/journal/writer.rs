@@ -188,20 +188,34 @@ impl Writer {
                 .get(&job)
                 .map(|tasks| (tasks.offsets.rank(task), tasks.offsets.get(task)))
         };
+        let mut lost = Vec::new();
         best.retain(|task, (_, record)| match noted(*task) {
             Some((rank, Some(older))) if rank == record.rank() => {
                 let older = scan::read_record(&*open.file, older, JOURNAL_VERSION);
+                if older.is_err() {
+                    lost.push(*task);
+                }
                 older.map_or(true, |older| record.cell() > older.cell())
             }
             Some((rank, _)) => rank <= record.rank(),
             None => true,
         });
+        self.tell_lost(job, lost);
         Ok((
             best.into_iter()
                 .map(|(task, (offset, record))| (task, offset, record.rank()))
                 .collect(),
             end,
         ))
+    }
+
+    /// Records that cannot be read give way to what is being written, which may say less. The node
+    /// hears of them before it hears that this is written.
+    fn tell_lost(&self, job: JobId, tasks: Vec<TaskIndex>) {
+        if !tasks.is_empty() {
+            let event = StoreEvent::RecordsLost { job, tasks };
+            self.node.blocking_tell(Event::Store(event));
+        }
     }
 
     fn sync(&mut self, job: JobId, end: u64) -> io::Result<()> {
