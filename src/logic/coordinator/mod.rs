@@ -485,23 +485,24 @@ impl Coordinator {
         }
     }
 
-    /// Every task is stopped. The job ends as cancelled; a pool or a log, which have no end of
-    /// their own, well, unless it was another coordinator that ended it.
+    /// Every task is stopped.
     pub fn cancel(&mut self, core: &mut Core, lattice: &Lattice) {
-        let work = &self.spec.work;
-        let was_closed =
-            (work.pool().is_some() || work.is_log()) && self.head(core).reason.is_none();
-        let phase = if was_closed {
-            Phase::Done
-        } else {
-            Phase::Cancelled
-        };
         let head = JobHead {
             cancelled: true,
-            phase,
+            phase: self.phase_of_cancelled(core),
             ..self.head(core).clone()
         };
         self.end_job(core, lattice, head);
+    }
+
+    /// How the job ends if it is cancelled: as cancelled; a pool or a log, which have no end of
+    /// their own, well, unless it was another coordinator that ended it.
+    fn phase_of_cancelled(&self, core: &Core) -> Phase {
+        let work = &self.spec.work;
+        match work.pool().is_some() || work.is_log() {
+            true if self.head(core).reason.is_none() => Phase::Done,
+            _ => Phase::Cancelled,
+        }
     }
 
     /// The job ends though tasks are left, as this head says.

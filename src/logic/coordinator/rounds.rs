@@ -3,7 +3,7 @@
 
 use super::{Coordinator, startup::Startups};
 use crate::{core::Core, lattice::Lattice};
-use nodectl_types::{Phase, TaskIndex};
+use nodectl_types::{JobHead, Phase, TaskIndex};
 use std::collections::BTreeSet;
 
 impl Coordinator {
@@ -89,11 +89,26 @@ impl Coordinator {
     }
 
     /// A head that says that all is done, beside a task of which nobody knows anything any more:
-    /// disks lost it. It is done again.
+    /// disks lost it. It is done again, unless nothing of the job is: then the job was ended before
+    /// all was done.
     pub(super) fn reopen_incomplete(&mut self, core: &mut Core, lattice: &Lattice) {
-        let head = self.head(core);
-        let is_whole = head.is_cancelled() || self.is_complete(core, lattice);
+        let is_whole = self.is_complete(core, lattice);
         if is_whole || self.is_recovering() || !self.is_confirmed(core) {
+            return;
+        }
+        let head = self.head(core);
+        if head.is_cancelled() {
+            let phase = match head.cancelled {
+                true => self.phase_of_cancelled(core),
+                false => Phase::Failed,
+            };
+            if head.phase == Phase::Done && phase != Phase::Done {
+                let head = JobHead {
+                    phase,
+                    ..head.clone()
+                };
+                self.publish(core, lattice, head);
+            }
             return;
         }
         core.notice(format!("job {} goes on: results of it were lost", self.job));

@@ -100,6 +100,29 @@ fn what_no_disk_has_of_a_cancelled_job_is_not_told_of() {
     );
 }
 
+/// A job was done when its cancellation came from another side of a cut; then a result is lost that
+/// nobody else has. The job was cancelled before all was done.
+#[test]
+fn what_no_disk_has_of_a_job_that_was_cancelled_after_its_end_is_not_done() {
+    let mut solo = Solo::with(3, 0);
+    (0..3).for_each(|_| solo.end(Outcome::Done));
+    let head = JobHead {
+        cancelled: true,
+        ..solo.head().clone()
+    };
+    let (from, message) = (NodeId([2; 32]), Message::Heads(vec![head]));
+    solo.turn(vec![Input::Message { from, message }]);
+    assert_eq!((solo.head().phase, solo.head().done), (Phase::Done, 3));
+    let (job, tasks) = (solo.job, vec![1]);
+    solo.turn(vec![Input::RecordsLost { job, tasks }]);
+    for _ in 0..30 {
+        solo.mono = solo.mono + Duration::from_secs(1);
+        solo.turn(vec![Input::Tick]);
+    }
+    assert_eq!((solo.head().phase, solo.head().done), (Phase::Cancelled, 2));
+    assert!(solo.running.is_empty());
+}
+
 /// A result is lost that a task needs beside another's, and is done again. The other's is waited
 /// for all the same.
 #[test]

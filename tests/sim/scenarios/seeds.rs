@@ -192,6 +192,14 @@ const SEEDS: &[(u64, &str)] = &[
         1723382,
         "a disk was full when its node learned that a job is cancelled, and that was not written later",
     ),
+    (
+        1728461,
+        "a job was done and then cancelled, a result of it was lost, and it was told to be done",
+    ),
+    (
+        1738822,
+        "a record that had turned bad gave way to one that counts less, and its node did not know",
+    ),
 ];
 
 pub fn that_have_shown_something() {
