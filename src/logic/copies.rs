@@ -457,13 +457,25 @@ impl State {
         }
         let promise = copy.promised.swap_remove(position);
         self.written(job, promise.keep);
-        match promise.then {
-            Then::Say(to, message) => self.core.send(to, *message),
-            Then::Pulled(from, chunk) => self.core.resync.written(from, job, chunk, true),
-            Then::Next(from, parts, tries, then) => {
-                self.promise_parts(job, from, (parts, tries), *then)
+        let told = match promise.then {
+            Then::Say(to, message) => {
+                self.core.send(to, *message);
+                Some(to)
             }
-            Then::Nothing => self.compare_copy(job),
+            Then::Pulled(from, chunk) => {
+                self.core.resync.written(from, job, chunk, true);
+                Some(from)
+            }
+            Then::Next(from, parts, tries, then) => {
+                self.promise_parts(job, from, (parts, tries), *then);
+                Some(from)
+            }
+            Then::Nothing => None,
+        };
+        // Who has claimed the job meanwhile compared its copy with ours as it was before.
+        let head = self.core.directory.get(job);
+        if head.is_some_and(|head| told != Some(head.holder)) {
+            self.compare_copy(job);
         }
     }
 

@@ -102,6 +102,36 @@ fn what_is_being_written_at_a_takeover_is_not_ordered_again() {
     );
 }
 
+/// One takes over while the other waits for the files of results that the first alone had: when
+/// these are there, it hears of them at once.
+#[test]
+fn what_a_holder_writes_after_a_takeover_is_shown_to_who_took_over() {
+    let mut trio = Trio::new();
+    let job = held_by_all(&mut trio);
+    trio.waiting.extend([1, 2]);
+    trio.end_all_on(0);
+    let first = trio.id(0);
+    trio.cut.extend([(0, 1), (0, 2)]);
+    for node in [1, 2] {
+        trio.give(vec![
+            (node, Input::PeerDown(first)),
+            (node, Input::PeerRefused(first)),
+        ]);
+    }
+    trio.wait(1_000);
+    let claims = |node: &usize| trio.nodes[*node].claim_of(job).is_some();
+    let taker = [1, 2].into_iter().find(claims).expect("one of them");
+    let other = 3 - taker;
+    assert!(trio.done(taker, job).is_empty() && trio.done(other, job).is_empty());
+    trio.waiting.clear();
+    let owed = std::mem::take(&mut trio.owed);
+    let come = owed.into_iter().filter(|(node, _)| *node == other);
+    trio.give(come.collect());
+    trio.wait(50);
+    assert!(!trio.done(other, job).is_empty());
+    assert_eq!(trio.done(taker, job), trio.done(other, job));
+}
+
 /// The first coordinates, the second has all results; the third lacks some when it takes both for
 /// dead and takes over, with nobody there to ask. When the second is back it is ordered nothing
 /// that it has done, or keeps.
