@@ -149,7 +149,7 @@ impl TaskRecord {
     }
 
     pub fn is_done(&self) -> bool {
-        self.outcome == Outcome::Done
+        matches!(self.outcome, Outcome::Done)
     }
 
     /// Whether this is the end of an attempt, and not of a task that was ended without one.
@@ -164,7 +164,7 @@ impl TaskRecord {
 
     /// No end: the task was added to an open job.
     pub fn is_added(&self) -> bool {
-        self.outcome == Outcome::Added
+        matches!(self.outcome, Outcome::Added)
     }
 
     /// What the record says of its task: of two records of a task the one with the greater cell

@@ -4,7 +4,7 @@
 mod losses;
 
 use crate::{
-    disk::Journal,
+    disk::{Held, Journal},
     told::is_same,
     world::{Key, Machine, World},
 };
@@ -47,7 +47,7 @@ pub struct Promise {
 
 #[derive(Debug)]
 pub struct Told {
-    pub record: Arc<TaskRecord>,
+    pub held: Held,
     pub promise: Promise,
     /// For its files.
     pub files: Promise,
@@ -160,8 +160,10 @@ impl World {
         let claims: Vec<_> = claims.map(|(coordinator, _)| coordinator).collect();
         // What a later claim accepted, its rivals hear of when they hear of that claim.
         let has = |holder: &usize| {
-            let record = self.machines[*holder].disk.durable(job, task);
-            record.is_some_and(|record| record.is_done() && record.accepted <= attempt.epoch)
+            let held = self.machines[*holder].disk.durable(job, task);
+            held.is_some_and(
+                |held| matches!(held.cell, Cell::Done(key) if key.accepted <= attempt.epoch),
+            )
         };
         let untroubled = self.lasting.is_empty() && self.now - self.troubled >= ACQUAINTED;
         let knows = |claim: usize, holder: usize| match claim == holder {
@@ -448,21 +450,22 @@ impl World {
             .told
             .get(&job)
             .and_then(|told| told.get(&task))
-            .map(|told| told.record.clone());
+            .map(|told| told.held.clone());
+        let new = Held::new(record.clone());
         if let Some(known) = known
             .as_ref()
-            .filter(|known| !is_same(known, record) && !self.may_change(job, known))
+            .filter(|known| !is_same(known, &new) && !self.may_change(job, &known.record))
         {
             let text = format!(
                 "task {task} of {}: {}, now {}",
                 self.job_name(job),
-                known.attempt,
+                known.record.attempt,
                 record.attempt
             );
             self.fail("a told result changes", text);
         }
         if first && known.is_none() {
-            self.note_told(job, record.clone());
+            self.note_told(job, new);
         }
     }
 

@@ -23,8 +23,15 @@ pub struct Journal {
     /// Where in `frames` something else than a task's record is. There are few of these, and they
     /// are often asked for.
     rare: Vec<usize>,
-    /// The record that a read of the task gives, written or about to be.
-    index: BTreeMap<TaskIndex, Arc<TaskRecord>>,
+    /// What a read of the task gives.
+    index: BTreeMap<TaskIndex, Held>,
+}
+
+/// A record, and what it says of its task: checks ask for that again and again, and it is a hash.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub record: Arc<TaskRecord>,
+    pub cell: Cell,
 }
 
 /// An append that waits for the writer.
@@ -47,7 +54,7 @@ pub struct Finished {
 pub struct Disk {
     pub journals: BTreeMap<JobId, Journal>,
     /// Appended and not yet written, by job: reads see it already.
-    waiting: BTreeMap<JobId, BTreeMap<TaskIndex, (u64, Arc<TaskRecord>)>>,
+    waiting: BTreeMap<JobId, BTreeMap<TaskIndex, (u64, Held)>>,
     pub blobs: BTreeMap<BlobHash, u64>,
     pub pending: VecDeque<Write>,
     /// How many of `pending` the write that is under way takes.
@@ -111,7 +118,7 @@ impl Journal {
         self.heads().any(|head| head.cancelled)
     }
 
-    pub fn record(&self, task: TaskIndex) -> Option<&Arc<TaskRecord>> {
+    fn held(&self, task: TaskIndex) -> Option<&Held> {
         self.index.get(&task)
     }
 
@@ -135,19 +142,26 @@ impl Journal {
     }
 }
 
-/// As store/ does (`journal/index.rs`): the one that the lattice takes is found.
-fn note(index: &mut BTreeMap<TaskIndex, Arc<TaskRecord>>, record: &Arc<TaskRecord>) {
-    if index
-        .get(&record.task)
-        .is_none_or(|known| counts_over(record, known))
-    {
-        index.insert(record.task, record.clone());
+impl Held {
+    pub fn new(record: Arc<TaskRecord>) -> Self {
+        Self {
+            cell: Cell::of(&record),
+            record,
+        }
+    }
+
+    fn counts_over(&self, other: &Self) -> bool {
+        self.cell >= other.cell
     }
 }
 
-fn counts_over(record: &TaskRecord, known: &TaskRecord) -> bool {
-    let cell = Cell::of(record);
-    cell.join(Cell::of(known)) == cell
+/// As store/ does (`journal/index.rs`): the one that the lattice takes is found.
+fn note(index: &mut BTreeMap<TaskIndex, Held>, record: &Arc<TaskRecord>) {
+    let new = Held::new(record.clone());
+    let known = index.get(&record.task);
+    if known.is_none_or(|known| new.counts_over(known)) {
+        index.insert(record.task, new);
+    }
 }
 
 impl Disk {
@@ -173,9 +187,9 @@ impl Disk {
     }
 
     /// What is on disk of a task, whatever waits.
-    pub fn durable(&self, job: JobId, task: TaskIndex) -> Option<&Arc<TaskRecord>> {
+    pub fn durable(&self, job: JobId, task: TaskIndex) -> Option<&Held> {
         let journal = self.journals.get(&job)?;
-        journal.record(task).filter(|_| !self.is_rotten(job, task))
+        journal.held(task).filter(|_| !self.is_rotten(job, task))
     }
 
     /// The record of a task turns bad, and nobody knows before it is read.
@@ -214,19 +228,11 @@ impl Disk {
         self.rotten.iter().any(|(of, _)| *of == job)
     }
 
-    /// What all records of a job say that can be read, if it has a journal.
+    /// What the records of a job say that can be read, if it has a journal.
     pub fn cells(&self, job: JobId) -> Option<Vec<(TaskIndex, Cell)>> {
-        let journal = self.journals.get(&job)?;
-        let records = journal.frames.iter().filter_map(|frame| match frame {
-            Record::Task(record) => Some(record),
-            Record::Spec(_) | Record::Head(_) => None,
-        });
-        let intact = records.filter(|record| !self.is_rotten(job, record.task));
-        Some(
-            intact
-                .map(|record| (record.task, Cell::of(record)))
-                .collect(),
-        )
+        let held = self.journals.get(&job)?.index.iter();
+        let intact = held.filter(|(task, _)| !self.is_rotten(job, **task));
+        Some(intact.map(|(task, held)| (*task, held.cell)).collect())
     }
 
     /// Of these tasks, those whose records cannot be read.
@@ -251,9 +257,10 @@ impl Disk {
         let Some(journal) = self.journals.get_mut(&job) else {
             return false;
         };
-        let order = journal
-            .record(record.task)
-            .map_or(Ordering::Greater, |known| record.rank().cmp(&known.rank()));
+        let known = journal.held(record.task);
+        let order = known.map_or(Ordering::Greater, |known| {
+            record.rank().cmp(&known.record.rank())
+        });
         let is_found = self.found.contains(&key);
         if (order.is_lt() && !is_found) || !self.rotten.remove(&key) {
             return false;
@@ -277,16 +284,16 @@ impl Disk {
 
     pub fn has_done(&self, job: JobId, task: TaskIndex) -> bool {
         self.durable(job, task)
-            .is_some_and(|record| record.is_done())
+            .is_some_and(|held| held.record.is_done())
     }
 
     /// What a read of the task's last record answers.
-    pub fn read(&self, job: JobId, task: TaskIndex) -> Option<&Arc<TaskRecord>> {
+    pub fn read(&self, job: JobId, task: TaskIndex) -> Option<&Held> {
         let waiting = self
             .waiting
             .get(&job)
             .and_then(|waiting| waiting.get(&task))
-            .map(|(_, record)| record);
+            .map(|(_, held)| held);
         waiting.or_else(|| self.durable(job, task))
     }
 
@@ -294,16 +301,14 @@ impl Disk {
         let known: Vec<_> = records
             .iter()
             .filter_map(|record| record.clone().into_task())
+            .map(Held::new)
             .collect();
-        for record in known {
-            if self
-                .read(job, record.task)
-                .is_none_or(|known| counts_over(&record, known))
-            {
-                self.waiting
-                    .entry(job)
-                    .or_default()
-                    .insert(record.task, (ticket, record));
+        for held in known {
+            let task = held.record.task;
+            let known = self.read(job, task);
+            if known.is_none_or(|known| held.counts_over(known)) {
+                let waiting = self.waiting.entry(job).or_default();
+                waiting.insert(task, (ticket, held));
             }
         }
         self.pending.push_back(Write {
@@ -513,7 +518,6 @@ impl Disk {
 
     /// The cell that reads of a task amount to.
     pub fn cell(&self, job: JobId, task: TaskIndex) -> Cell {
-        self.read(job, task)
-            .map_or(Cell::Unknown, |record| Cell::of(record))
+        self.read(job, task).map_or(Cell::Unknown, |held| held.cell)
     }
 }

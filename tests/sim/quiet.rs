@@ -92,7 +92,7 @@ impl World {
                 ));
             }
             let least = self
-                .told_file_copies(job, &told.record, true)
+                .told_file_copies(job, &told.held, true)
                 .unwrap_or(usize::MAX);
             if least < enough && !told.files.void {
                 findings.push((
@@ -102,11 +102,11 @@ impl World {
             }
             if let Some((node, other)) = self
                 .better(job, *task)
-                .filter(|_| !self.may_change(job, &told.record))
+                .filter(|_| !self.may_change(job, &told.held.record))
             {
                 let text = format!(
                     "task {task} of {name} was told as {}, n{node} has {other}",
-                    told.record.attempt
+                    told.held.record.attempt
                 );
                 findings.push(("a told result changes", text));
             }
@@ -115,17 +115,14 @@ impl World {
 
     /// A disk with a result that will take the place of the one that was told.
     fn better(&self, job: JobId, task: TaskIndex) -> Option<(usize, nodectl_types::Attempt)> {
-        let told = &self.checker.told.get(&job)?.get(&task)?.record;
+        let told = &self.checker.told.get(&job)?.get(&task)?.held;
         self.machines
             .iter()
             .enumerate()
             .find_map(|(node, machine)| {
-                let record = machine
-                    .disk
-                    .durable(job, task)
-                    .filter(|record| record.is_done())?;
-                (!is_same(record, told) && record.cell() > told.cell())
-                    .then_some((node, record.attempt))
+                let held = machine.disk.durable(job, task)?;
+                (held.cell > told.cell && !is_same(held, told))
+                    .then_some((node, held.record.attempt))
             })
     }
 
@@ -320,7 +317,7 @@ impl World {
             for (task, told) in told {
                 (told.promise.copies, told.promise.losses) = (self.copies(*job, *task), 0);
                 let files = self
-                    .told_file_copies(*job, &told.record, true)
+                    .told_file_copies(*job, &told.held, true)
                     .unwrap_or(usize::MAX);
                 (told.files.copies, told.files.losses) = (files, 0);
             }

@@ -2,14 +2,15 @@
 
 use crate::{
     check::{Promise, Told},
-    disk::Journal,
+    disk::{Held, Journal},
     world::{Machine, World},
 };
 use nodectl_types::{BlobHash, Cell, JobId, TaskIndex, TaskRecord};
-use std::{collections::BTreeSet, ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
 impl World {
-    pub fn note_told(&mut self, job: JobId, record: Arc<TaskRecord>) {
+    pub fn note_told(&mut self, job: JobId, held: Held) {
+        let record = &held.record;
         let task = record.task;
         let files: Vec<_> = record.blobs().collect();
         let epoch = self.highest_epoch(job);
@@ -25,7 +26,7 @@ impl World {
                 .extend(files.iter().map(|hash| (*hash, maker)));
         }
         if copies < 2 || file_copies < 2 {
-            self.check_alone(job, &record, copies, file_copies);
+            self.check_alone(job, record, copies, file_copies);
         }
         self.tell(|| {
             let (name, attempt) = (self.job_name(job), record.attempt);
@@ -49,7 +50,7 @@ impl World {
             promise: promise(copies),
             files: promise(file_copies),
             may_change,
-            record,
+            held,
         };
         // A lone node's disk lost it before anybody was told.
         told.files.void |= file_copies == 0 && self.checker.lost_at.is_some();
@@ -179,7 +180,7 @@ impl World {
             for (task, told) in told.iter_mut().filter(|(_, told)| !told.may_change) {
                 let has = |who: &usize| {
                     let known = self.machines[*who].disk.durable(*job, *task);
-                    known.is_some_and(|record| is_same(record, &told.record))
+                    known.is_some_and(|known| is_same(known, &told.held))
                 };
                 told.may_change = !met.iter().any(has);
             }
@@ -192,14 +193,15 @@ impl World {
     /// what only a lone node had may be lost with its disk and done again. Whether that may be is
     /// another rule's to say. The files of the one that counts are owed once nothing is wrong;
     /// until then it may not be settled which that is, and those of either will do.
-    pub fn told_file_copies(&self, job: JobId, told: &TaskRecord, quiet: bool) -> Option<usize> {
-        let copies = |record: &TaskRecord| record.blobs().map(|hash| self.file_copies(hash)).min();
+    pub fn told_file_copies(&self, job: JobId, told: &Held, quiet: bool) -> Option<usize> {
+        let copies = |held: &Held| held.record.blobs().map(|hash| self.file_copies(hash)).min();
+        let task = told.record.task;
         let known = self
             .present()
-            .filter_map(|machine| machine.disk.durable(job, told.task));
+            .filter_map(|machine| machine.disk.durable(job, task));
         let counts = known
-            .filter(|record| record.is_done())
-            .max_by_key(|record| Cell::of(record));
+            .filter(|held| held.cell.is_done())
+            .max_by_key(|held| held.cell);
         match counts.filter(|counts| !is_same(counts, told)) {
             None => copies(told),
             Some(counts) if quiet => copies(counts),
@@ -217,7 +219,7 @@ impl World {
         for (job, told) in &mut checker.told {
             let all = told.values_mut();
             for told in all.filter(|told| told.files.copies < 2 && !told.files.void) {
-                told.files.void = self.told_file_copies(*job, &told.record, false) == Some(0);
+                told.files.void = self.told_file_copies(*job, &told.held, false) == Some(0);
             }
         }
         self.checker = checker;
@@ -253,6 +255,11 @@ impl World {
 }
 
 /// Two records are of the same result, whoever accepted it.
-pub fn is_same(one: &TaskRecord, other: &TaskRecord) -> bool {
-    one.attempt == other.attempt && (std::ptr::eq(one, other) || one.stamp() == other.stamp())
+pub fn is_same(one: &Held, other: &Held) -> bool {
+    match (one.cell, other.cell) {
+        (Cell::Done(one), Cell::Done(other)) => {
+            (one.attempt, one.stamp) == (other.attempt, other.stamp)
+        }
+        _ => false,
+    }
 }

@@ -118,7 +118,7 @@ impl World {
         );
         // A file that no result names any more is nobody's.
         told.files.void |= told.promise.void;
-        if let Some(left) = self.told_file_copies(job, &told.record, loss.quiet) {
+        if let Some(left) = self.told_file_copies(job, &told.held, loss.quiet) {
             let what = || format!("a file of task {task} of {}", self.job_name(job));
             loss.judge(&mut told.files, left, "a told result's file is gone", &what);
         }
@@ -135,7 +135,7 @@ impl World {
             for (task, told) in told {
                 judge(&mut told.promise, self.copies(*job, *task));
                 told.files.void |= told.promise.void;
-                let files = self.told_file_copies(*job, &told.record, false);
+                let files = self.told_file_copies(*job, &told.held, false);
                 judge(&mut told.files, files.unwrap_or(usize::MAX));
             }
         }

@@ -169,7 +169,7 @@ fn a_result_that_is_lost_gives_way_to_another() {
     });
     let disks = [one, other].map(|node| &script.world.machines[node].disk);
     let differs = |task: &u32| {
-        let [one, other] = disks.map(|disk| disk.durable(job, *task).map(|record| record.cell()));
+        let [one, other] = disks.map(|disk| disk.durable(job, *task).map(|held| held.cell));
         one < other
     };
     let lost: Vec<_> = (0..20).filter(differs).take(2).collect();
@@ -199,8 +199,10 @@ fn a_result_that_is_lost_gives_way_to_less() {
     script.cancel_tasks(job, lost.clone());
     script.until(60.0, "its end is on the disk", |world| {
         let disk = &world.machines[0].disk;
-        lost.iter()
-            .all(|task| disk.durable(job, *task).is_some_and(|end| !end.is_done()))
+        lost.iter().all(|task| {
+            disk.durable(job, *task)
+                .is_some_and(|end| !end.cell.is_done())
+        })
     });
     script.settle();
 }

@@ -17,7 +17,7 @@ impl World {
                 format!("n{node}, {}", self.job_name(job)),
             );
         }
-        self.check_read(node, job, &records);
+        self.check_read(node, job, tasks);
         self.check_drawn(job, &records);
         records
     }
@@ -56,7 +56,7 @@ impl World {
     }
 
     /// What is told comes from the journal; what the core knows must be the same.
-    pub(super) fn check_read(&mut self, node: usize, job: JobId, records: &[Arc<TaskRecord>]) {
+    pub(super) fn check_read(&mut self, node: usize, job: JobId, tasks: &[TaskIndex]) {
         let Some(copy) = self.machines[node]
             .state
             .as_ref()
@@ -65,15 +65,15 @@ impl World {
         else {
             return;
         };
-        let differs = records
+        let disk = &self.machines[node].disk;
+        let differs = tasks
             .iter()
-            .find(|record| copy.lattice.cell(record.task) != Cell::of(record));
-        if let Some(record) = differs {
-            let (known, told) = (copy.lattice.cell(record.task), Cell::of(record));
+            .map(|task| (task, copy.lattice.cell(*task), disk.cell(job, *task)))
+            .find(|(_, known, told)| *told != Cell::Unknown && known != told);
+        if let Some((task, known, told)) = differs {
             let job = self.job_name(job);
             let text = format!(
-                "n{node} knows of {job}'s task {} {known:?}, its journal answers {told:?}",
-                record.task
+                "n{node} knows of {job}'s task {task} {known:?}, its journal answers {told:?}"
             );
             self.fail("a journal answers what its node does not know", text);
         }
@@ -138,7 +138,8 @@ impl World {
     ) -> Vec<Arc<TaskRecord>> {
         tasks
             .iter()
-            .filter_map(|task| self.machines[node].disk.read(job, *task).cloned())
+            .filter_map(|task| self.machines[node].disk.read(job, *task))
+            .map(|held| held.record.clone())
             .collect()
     }
 }
