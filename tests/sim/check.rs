@@ -2,6 +2,7 @@
 //! does.
 
 mod losses;
+mod starts;
 
 use crate::{
     disk::{Held, Journal},
@@ -56,6 +57,17 @@ pub struct Told {
     pub may_change: bool,
 }
 
+/// What a node knew of a job, in its present life.
+#[derive(Default)]
+struct Known {
+    /// How many tasks to be done.
+    done: u32,
+    /// Its disk has lost some of their results meanwhile.
+    has_lost: bool,
+    /// Of its claim: the epoch, and since when.
+    claim: Option<(u32, Time)>,
+}
+
 #[derive(Default)]
 pub struct Checker {
     pub told: BTreeMap<JobId, BTreeMap<TaskIndex, Told>>,
@@ -85,9 +97,7 @@ pub struct Checker {
     pub lost_at: Option<Time>,
     /// Files that some disk has lost while others of it were kept.
     pub lost_files: BTreeSet<BlobHash>,
-    /// How many tasks each node knew to be done, in its present life, and whether its disk has lost
-    /// some of their results meanwhile.
-    done: BTreeMap<(usize, u64, JobId), (u32, bool)>,
+    known: BTreeMap<(usize, u64, JobId), Known>,
     /// Where, in which life and when a task was done last.
     finished: BTreeMap<(JobId, TaskIndex), (usize, u64, Time)>,
     /// Tasks whose result has turned bad wherever it was: another record may take its place there.
@@ -116,117 +126,22 @@ impl World {
             let Some(copy) = state.copy_of(*job) else {
                 continue;
             };
-            let known = self.checker.done.entry((index, life, *job)).or_default();
+            let known = self.checker.known.entry((index, life, *job)).or_default();
+            let claim = state.claim_of(*job);
+            if claim != known.claim.map(|(epoch, _)| epoch) {
+                known.claim = claim.map(|epoch| (epoch, self.now));
+            }
             // What a damaged disk has lost while nobody asked about the job is asked for again, and
             // another end of the task may have taken its place.
-            known.1 |= machine.disk.has_rotten(*job);
-            if copy.lattice.done() < known.0 && !known.1 {
+            known.has_lost |= machine.disk.has_rotten(*job);
+            if copy.lattice.done() < known.done && !known.has_lost {
                 wrong = Some(("done tasks are undone", format!("of {job:?} on n{index}")));
             }
-            known.0 = copy.lattice.done();
+            known.done = copy.lattice.done();
         }
         if let Some((rule, text)) = wrong {
             self.fail(rule, text);
         }
-    }
-
-    /// An attempt begins. One of a task whose result was told must not be the order of a
-    /// coordinator that could have known.
-    pub fn check_start(&mut self, node: usize, key: Key) {
-        let (job, task, attempt) = key;
-        let runs = |other: &Key| other.0 == job && other.1 == task;
-        if self
-            .machines
-            .iter()
-            .any(|machine| machine.running.iter().any(runs))
-        {
-            self.branch("a task runs twice at once");
-        }
-        self.check_name(node, key);
-        self.check_finished(node, key);
-        self.check_before(node, job);
-        self.check_needs(node, key);
-        let Some(told) = self.checker.told.get(&job).and_then(|told| told.get(&task)) else {
-            return;
-        };
-        if attempt.epoch <= told.promise.epoch || told.promise.void {
-            return;
-        }
-        // Rivals of one epoch give out equal names: any of them may have ordered it.
-        let claims = self
-            .claims(job)
-            .into_iter()
-            .filter(|(_, epoch)| *epoch == attempt.epoch);
-        let claims: Vec<_> = claims.map(|(coordinator, _)| coordinator).collect();
-        // What a later claim accepted, its rivals hear of when they hear of that claim.
-        let has = |holder: &usize| {
-            let held = self.machines[*holder].disk.durable(job, task);
-            held.is_some_and(
-                |held| matches!(held.cell, Cell::Done(key) if key.accepted <= attempt.epoch),
-            )
-        };
-        let untroubled = self.lasting.is_empty() && self.now - self.troubled >= ACQUAINTED;
-        let knows = |claim: usize, holder: usize| match claim == holder {
-            // It may have learned of it this very moment.
-            true => untroubled,
-            // Nobody is asked who is taken for dead; whether that may be is another rule's to say.
-            false => self.are_close(claim, holder, ACQUAINTED) && self.sees(claim, holder),
-        };
-        // Who was silent itself begins with orders from before.
-        let heard = claims
-            .iter()
-            .all(|claim| self.are_close(*claim, node, ACQUAINTED));
-        let close = |holder: &usize| heard && claims.iter().all(|claim| knows(*claim, *holder));
-        let holders: Vec<_> = self.up().into_iter().filter(has).filter(close).collect();
-        let Some(coordinator) = claims.first() else {
-            return;
-        };
-        if let Some(holder) = holders.first() {
-            let at = (told.promise.at - crate::world::START).as_secs_f64();
-            let text = format!(
-                "n{node} runs task {task} of {} ({attempt}), ordered by n{coordinator}; its result was told at {at:.3} s and \
-                 is on n{holder}",
-                self.job_name(job)
-            );
-            self.fail("a told result is computed again", text);
-        }
-    }
-
-    /// What begins under one name is one attempt, whoever claims the job in one epoch.
-    fn check_name(&mut self, node: usize, key: Key) {
-        if !self.checker.begun.insert(key) {
-            let (job, task, attempt) = key;
-            let name = self.job_name(job);
-            let text = format!("n{node} begins with task {task} of {name} ({attempt}) once more");
-            self.fail("two attempts have one name", text);
-        }
-    }
-
-    /// What it comes after has ended, or nothing of it is left.
-    fn check_before(&mut self, node: usize, job: JobId) {
-        let before = self.user.number(job).and_then(|number| self.before(number));
-        let Some(before) = before.filter(|before| !self.checker.over.contains(before)) else {
-            return;
-        };
-        // What happens beyond a cut that never heals is not looked at.
-        if self.machines[node].beyond {
-            return;
-        }
-        let on_disk = |machine: &Machine| {
-            let journal = machine.disk.journals.get(&before);
-            journal.is_some_and(|journal| journal.heads().any(|head| head.phase.is_ended()))
-        };
-        let is_removed = |(_, state): (usize, &State)| state.core().directory.is_removed(before);
-        if self.has_ended(before)
-            || self.machines.iter().any(on_disk)
-            || self.states().any(is_removed)
-        {
-            self.checker.over.insert(before);
-            return;
-        }
-        let (name, before) = (self.job_name(job), self.job_name(before));
-        let text = format!("n{node} begins with {name}; {before} has not ended");
-        self.fail("a job does not wait for the one before it", text);
     }
 
     /// What waits for an end only goes on however that one ended.
@@ -248,51 +163,6 @@ impl World {
                 Some(_) => self.branch("a job comes after the end of one that was not done"),
                 None => {}
             }
-        }
-    }
-
-    /// Whoever finished a task keeps its result until somebody has it safe, or the job is over: it
-    /// is not to be computed again meanwhile.
-    fn check_finished(&mut self, node: usize, (job, task, attempt): Key) {
-        let Some((maker, life, at)) = self.checker.finished.get(&(job, task)).copied() else {
-            return;
-        };
-        // Of a job that was never confirmed, results may go with the claim that was given up.
-        let is_confirmed = |promise: &Promise| promise.at <= at;
-        if !self.checker.submitted.get(&job).is_some_and(is_confirmed) {
-            return;
-        }
-        if self.checker.repeated.insert((job, task)) {
-            self.statistics.repeated += 1;
-        }
-        let turned = |machine: &Machine| machine.disk.is_rotten(job, task);
-        let is_gone = self.checker.rotten.remove(&(job, task));
-        if is_gone || self.machines.iter().any(turned) {
-            // The record turned bad on the one disk that had it; until there is another, the task may
-            // take more than one attempt.
-            self.checker.finished.remove(&(job, task));
-            self.branch("a task is done again whose record turned bad");
-            return;
-        }
-        let claims: Vec<_> = self
-            .claims(job)
-            .into_iter()
-            .map(|(coordinator, _)| coordinator)
-            .collect();
-        let close = |claim: &usize| {
-            self.are_close(*claim, maker, ACQUAINTED) && self.are_close(*claim, node, ACQUAINTED)
-        };
-        // Where single messages are lost, that with the result may be, before what ends a takeover.
-        let is_heard = self.is_uncut(ACQUAINTED) && self.plan.net.loss == 0.0;
-        let close = claims.iter().all(close) && is_heard && !claims.is_empty();
-        if close && self.machines[maker].life == life && self.now - at >= ORDERED {
-            let text = format!(
-                "n{node} runs task {task} of {} ({attempt}), which n{maker} finished {:?} ago and has told n{}",
-                self.job_name(job),
-                self.now - at,
-                claims[0]
-            );
-            self.fail("a finished result is thrown away", text);
         }
     }
 
@@ -451,7 +321,7 @@ impl World {
             .get(&job)
             .and_then(|told| told.get(&task))
             .map(|told| told.held.clone());
-        let new = Held::new(record.clone());
+        let new = Held::new(record.clone(), self.now);
         if let Some(known) = known
             .as_ref()
             .filter(|known| !is_same(known, &new) && !self.may_change(job, &known.record))

@@ -32,6 +32,8 @@ pub struct Journal {
 pub struct Held {
     pub record: Arc<TaskRecord>,
     pub cell: Cell,
+    /// When it was written here.
+    pub since: Time,
 }
 
 /// An append that waits for the writer.
@@ -122,9 +124,9 @@ impl Journal {
         self.index.get(&task)
     }
 
-    fn add(&mut self, frame: Record) {
+    fn add(&mut self, frame: Record, now: Time) {
         match &frame {
-            Record::Task(record) => note(&mut self.index, record),
+            Record::Task(record) => note(&mut self.index, Held::new(record.clone(), now)),
             Record::Spec(_) | Record::Head(_) => self.rare.push(self.frames.len()),
         }
         self.frames.push(frame);
@@ -138,15 +140,18 @@ impl Journal {
 
     fn index_anew(&mut self) {
         let frames = std::mem::take(self).frames;
-        frames.into_iter().for_each(|frame| self.add(frame));
+        for frame in frames {
+            self.add(frame, Time(0));
+        }
     }
 }
 
 impl Held {
-    pub fn new(record: Arc<TaskRecord>) -> Self {
+    pub fn new(record: Arc<TaskRecord>, since: Time) -> Self {
         Self {
             cell: Cell::of(&record),
             record,
+            since,
         }
     }
 
@@ -156,11 +161,11 @@ impl Held {
 }
 
 /// As store/ does (`journal/index.rs`): the one that the lattice takes is found.
-fn note(index: &mut BTreeMap<TaskIndex, Held>, record: &Arc<TaskRecord>) {
-    let new = Held::new(record.clone());
-    let known = index.get(&record.task);
+fn note(index: &mut BTreeMap<TaskIndex, Held>, new: Held) {
+    let task = new.record.task;
+    let known = index.get(&task);
     if known.is_none_or(|known| new.counts_over(known)) {
-        index.insert(record.task, new);
+        index.insert(task, new);
     }
 }
 
@@ -297,11 +302,11 @@ impl Disk {
         waiting.or_else(|| self.durable(job, task))
     }
 
-    pub fn append(&mut self, job: JobId, records: Vec<Record>, ticket: u64) {
+    pub fn append(&mut self, job: JobId, records: Vec<Record>, ticket: u64, now: Time) {
         let known: Vec<_> = records
             .iter()
             .filter_map(|record| record.clone().into_task())
-            .map(Held::new)
+            .map(|record| Held::new(record, now))
             .collect();
         for held in known {
             let task = held.record.task;
@@ -320,7 +325,7 @@ impl Disk {
 
     /// The write under way comes to its end for the first that waits. As store/ does: a journal
     /// begins with the specification or not at all.
-    pub fn finish(&mut self, write: Write, fails: bool) -> Finished {
+    pub fn finish(&mut self, write: Write, fails: bool, now: Time) -> Finished {
         let Write {
             job,
             records,
@@ -348,12 +353,14 @@ impl Disk {
             .map(|record| record.task)
             .collect();
         let journal = self.journals.entry(job).or_default();
-        records.into_iter().for_each(|record| journal.add(record));
+        records
+            .into_iter()
+            .for_each(|record| journal.add(record, now));
         self.partial
             .remove(&job)
             .into_iter()
             .flatten()
-            .for_each(|record| journal.add(record));
+            .for_each(|record| journal.add(record, now));
         Finished {
             job,
             lost,
@@ -364,11 +371,11 @@ impl Disk {
 
     /// The process ends: of what was being written the first `durable` got there, though nobody
     /// heard of it.
-    pub fn crash(&mut self, durable: usize) {
+    pub fn crash(&mut self, durable: usize, now: Time) {
         let mut pending = std::mem::take(&mut self.pending);
         for write in pending.drain(..self.writing.min(durable)) {
             // A full disk took nothing of it.
-            let _ = self.finish(write, false);
+            let _ = self.finish(write, false, now);
         }
         self.writing = 0;
         self.waiting.clear();

@@ -300,7 +300,7 @@ impl World {
         if durable > 0 {
             self.branch("a write is durable and nobody heard");
         }
-        self.machines[node].disk.crash(durable);
+        self.machines[node].disk.crash(durable, self.now);
         self.machines[node].state = None;
         let life = self.machines[node].life;
         self.machines[node].life += 1;

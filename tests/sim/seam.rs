@@ -508,7 +508,7 @@ impl World {
             }
         }
         let machine = &mut self.machines[node];
-        machine.disk.append(job, records, ticket);
+        machine.disk.append(job, records, ticket, self.now);
         if machine.disk.writing == 0 {
             self.write(node);
         }
@@ -556,7 +556,7 @@ impl World {
                 && self.disk_rng.random_bool(self.plan.disk_errors);
             let disk = &mut self.machines[node].disk;
             if let Some(write) = disk.pending.pop_front() {
-                results.push(disk.finish(write, fails));
+                results.push(disk.finish(write, fails, self.now));
             }
         }
         self.write(node);
