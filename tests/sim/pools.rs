@@ -654,12 +654,16 @@ impl World {
         self.workers_crash(node, life);
     }
 
-    /// Clients beyond a cut that never heals have their answers there.
+    /// Clients beyond a cut that never heals have their answers there; and nobody can give workers to
+    /// a pool of which all that hold its job are beyond it.
     pub fn void_pools_beyond(&mut self) {
-        for hub in &self.pools.hubs {
-            if self.machines[hub.node].beyond && !hub.is_over {
-                self.pools.clients[hub.client].void = true;
-            }
+        let is_void = |hub: &&PoolHub| {
+            self.machines[hub.node].beyond || (hub.is_open && self.spec_copies(hub.job) == 0)
+        };
+        let served = self.pools.hubs.iter().filter(|hub| !hub.is_over);
+        let void: Vec<_> = served.filter(is_void).map(|hub| hub.client).collect();
+        for client in void {
+            self.pools.clients[client].void = true;
         }
     }
 
