@@ -222,8 +222,8 @@ impl TaskRecord {
         128 + error + self.stdout.tail.len() + self.stderr.tail.len() + value + files + params
     }
 
-    /// 32 bits that differ between ends of a task that are not the same, whoever accepted them: the
-    /// last tie-breaker of the lattice.
+    /// 32 bits (a CRC) that differ between ends of a task that are not the same, whoever accepted
+    /// them: the last tie-breaker of the lattice.
     pub fn stamp(&self) -> u32 {
         let Self {
             task,
@@ -250,12 +250,7 @@ impl TaskRecord {
         let as_reported = (who, (0u32, 0u32), when, left);
         let bytes = Vec::with_capacity(self.encoded_bytes());
         let bytes = postcard::to_extend(&as_reported, bytes).expect("plain data always encodes");
-        let hash = blake3::hash(&bytes);
-        u32::from_le_bytes(
-            hash.as_bytes()[..4]
-                .try_into()
-                .expect("a hash has 32 bytes"),
-        )
+        crc32fast::hash(&bytes)
     }
 }
 
@@ -395,10 +390,11 @@ mod tests {
             duration_us: 400,
             ..TaskRecord::plain(7, attempt, NodeId([1; 32]), Outcome::Done)
         };
-        let bytes = postcard::to_stdvec(&reported).unwrap();
-        let hash = blake3::hash(&bytes);
-        let first = u32::from_le_bytes(hash.as_bytes()[..4].try_into().unwrap());
-        assert_eq!(reported.stamp(), first);
+        let first = reported.stamp();
+        assert_eq!(
+            crc32fast::hash(&postcard::to_stdvec(&reported).unwrap()),
+            first
+        );
         let accepted = TaskRecord {
             accepted: 5,
             failures: 1,
