@@ -321,10 +321,9 @@ impl State {
         let is_unfit = copy
             .unfit_until
             .is_some_and(|until| until > self.core.mono());
-        let others = head
-            .replicas
-            .iter()
-            .any(|node| *node != self.core.me && blocks(*node));
+        let could_take =
+            |node: NodeId| node != self.core.me && blocks(node) && !self.core.members.leaves(node);
+        let others = head.replicas.iter().any(|node| could_take(*node));
         if (is_unfit && others)
             || holder_lives
             || self.coordinators.contains_key(&job)

@@ -104,7 +104,7 @@ use std::{
 /// How often lost members are looked for.
 const RECONNECT: Duration = Duration::from_secs(2);
 /// Leaving takes no longer than this, whatever tasks do.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
+pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Settings of the core.
 #[derive(Clone, Debug)]

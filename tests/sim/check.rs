@@ -139,6 +139,10 @@ impl World {
             }
             known.done = copy.lattice.done();
         }
+        let leaves = state.core().members.my_info().leaving;
+        if leaves && machine.leaves.is_none_or(|(left, _)| left != life) {
+            self.machines[index].leaves = Some((life, self.now));
+        }
         if let Some((rule, text)) = wrong {
             self.fail(rule, text);
         }

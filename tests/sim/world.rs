@@ -176,6 +176,8 @@ pub struct Machine {
     pub beyond: bool,
     /// Somebody told it to go for good.
     pub retired: bool,
+    /// In which life, and since when, it leaves.
+    pub leaves: Option<(u64, Time)>,
     /// It has the newer version.
     pub is_newer: bool,
     pub running: BTreeSet<Key>,
@@ -305,6 +307,7 @@ impl World {
             life: 0,
             lost: false,
             retired: false,
+            leaves: None,
             is_newer: self.upgrading,
             beyond: false,
             running: BTreeSet::new(),

@@ -566,7 +566,7 @@ impl Coordinator {
     /// For how long the journal could not be written, if another node could take the job.
     pub fn unfit_for(&self, core: &Core) -> Option<Duration> {
         let since = self.storage.as_ref().map(|trouble| trouble.since)?;
-        self.has_current_replica().then(|| core.mono() - since)
+        self.has_successor(core).then(|| core.mono() - since)
     }
 
     /// Merges, stores and tells a new version of the head.

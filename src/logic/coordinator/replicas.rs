@@ -77,6 +77,10 @@ impl Replica {
         self.in_flight.clear();
     }
 
+    fn is_usable(&self) -> bool {
+        self.is_current && self.problem.is_none()
+    }
+
     fn is_sound(&self, now: Time) -> bool {
         self.problem.is_none() && (self.is_current || now - self.heard < PATIENCE)
     }
@@ -280,9 +284,15 @@ impl Coordinator {
     }
 
     pub(super) fn has_current_replica(&self) -> bool {
-        self.replicas
-            .values()
-            .any(|replica| replica.is_current && replica.problem.is_none())
+        self.replicas.values().any(Replica::is_usable)
+    }
+
+    /// A node could take the job: none that leaves does.
+    pub(super) fn has_successor(&self, core: &Core) -> bool {
+        let could_take = |(node, replica): (&NodeId, &Replica)| {
+            replica.is_usable() && !core.members.leaves(*node)
+        };
+        self.replicas.iter().any(could_take)
     }
 
     /// What was on its way to that node is lost.

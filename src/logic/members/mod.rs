@@ -234,6 +234,11 @@ impl Members {
         }
     }
 
+    /// The node has said that it is about to leave.
+    pub fn leaves(&self, node: NodeId) -> bool {
+        self.info(node).is_some_and(|info| info.leaving)
+    }
+
     /// The name of a node, or the start of its id.
     pub fn name(&self, node: NodeId) -> String {
         if let Some(info) = self.info(node) {

@@ -522,3 +522,22 @@ fn what_a_node_ran_that_leaves_is_said_to_run_again() {
     let said: Vec<_> = again.map(|event| event.text.as_str()).collect();
     assert_eq!(said, ["runs again what alpha has given back"]);
 }
+
+/// The first cannot write, and its replicas leave and wait for their results: it keeps the job,
+/// since none of them would take it.
+#[test]
+fn a_job_is_not_handed_over_to_those_who_leave() {
+    let mut trio = Trio::new();
+    let job = held_by_all(&mut trio);
+    trio.hanging.insert(0);
+    [1, 2].map(|node| trio.end_all_on(node));
+    trio.give([1, 2].map(|node| (node, Input::Leave)).into());
+    trio.wait(12_000);
+    let claims = [0, 1, 2].map(|node| trio.nodes[node].claim_of(job));
+    assert_eq!(claims, [Some(1), None, None]);
+    trio.hanging.clear();
+    let owed = std::mem::take(&mut trio.owed);
+    trio.give(owed);
+    trio.wait(500);
+    assert!(!trio.done(0, job).is_empty());
+}

@@ -1,6 +1,7 @@
 //! What must hold when an attempt begins.
 
 use super::*;
+use nodectl_logic::LEAVE_TIMEOUT;
 
 impl World {
     /// An attempt begins. One of a task whose result was told must not be the order of a
@@ -151,7 +152,12 @@ impl World {
         // Where single messages are lost, that with the result may be, before what ends a takeover.
         let is_heard = self.is_uncut(ACQUAINTED) && self.plan.net.loss == 0.0;
         let close = claims.iter().all(close) && is_heard && !claims.is_empty();
-        if close && self.machines[maker].life == life && self.now - at >= ORDERED {
+        // Who leaves waits so long for copies of its results.
+        let had_to_go = self.machines[maker]
+            .leaves
+            .is_some_and(|(left, at)| left == life && self.now - at >= LEAVE_TIMEOUT);
+        let is_there = self.machines[maker].life == life && !had_to_go;
+        if close && is_there && self.now - at >= ORDERED {
             let text = format!(
                 "n{node} runs task {task} of {} ({attempt}), which n{maker} finished {:?} ago and has told n{}",
                 self.job_name(job),
