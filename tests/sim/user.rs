@@ -404,15 +404,15 @@ impl World {
         })
     }
 
-    /// Who coordinates the job found it over when it was to be cancelled.
+    /// Who coordinates the job, as some know, found it over when it was to be cancelled.
     fn ended_by_itself(&self, job: JobId) -> bool {
-        let head = |coordinator: usize| {
-            let (_, state) = self.states().find(|(node, _)| *node == coordinator)?;
-            state.core().directory.get(job)
-        };
-        self.coordinator(job)
-            .and_then(head)
-            .is_some_and(|head| head.phase.is_ended() && !head.cancelled)
+        let mut claims = self
+            .states()
+            .filter(|(_, state)| state.claim_of(job).is_some());
+        claims.any(|(_, state)| {
+            let head = state.core().directory.get(job);
+            head.is_some_and(|head| head.phase.is_ended() && !head.cancelled)
+        })
     }
 
     /// The job had failed, and its user's wish that it goes on may have come after the one that it

@@ -530,7 +530,7 @@ fn a_job_is_not_handed_over_to_those_who_leave() {
     let mut trio = Trio::new();
     let job = held_by_all(&mut trio);
     trio.hanging.insert(0);
-    [1, 2].map(|node| trio.end_all_on(node));
+    (1..3).for_each(|node| trio.end_all_on(node));
     trio.give([1, 2].map(|node| (node, Input::Leave)).into());
     trio.wait(12_000);
     let claims = [0, 1, 2].map(|node| trio.nodes[node].claim_of(job));

@@ -65,3 +65,54 @@ fn heads_of_the_version_before_learn_what_their_job_comes_after() {
     state.start();
     assert_eq!(state.core().directory.needed(), [(before, JOB)].into());
 }
+
+/// A job was done when its only other holder was lost with a result that this node lacks. Whoever
+/// cancels it then does not see it go on.
+#[test]
+fn a_done_job_that_lost_a_result_is_cancelled_for_good() {
+    let mut state = State::new(Now::default(), info(1), config());
+    let spec = JobSpec {
+        repeat: 2,
+        ..(*spec()).clone()
+    };
+    let me = state.node();
+    let record = trio::done(0, me);
+    let head = JobHead {
+        epoch: 1,
+        version: 2,
+        holder: me,
+        phase: Phase::Done,
+        done: 2,
+        ..JobHead::unclaimed(JOB, &spec, spec.hash())
+    };
+    state.restore(JOB, Record::Spec(Arc::new(spec)));
+    state.restore(JOB, Record::Head(head));
+    state.restore(JOB, Record::Task(Arc::new(record)));
+    state.start();
+    let query = Query::Job(JOB, JobQuery::Cancel);
+    let mut inputs = vec![Input::Ask { id: 1, query }];
+    let mut answered = false;
+    for tick in 0..200 {
+        let now = Now {
+            mono: Time(1) + Duration::from_millis(50 * tick),
+            wall_ms: 0,
+        };
+        inputs.push(Input::Tick);
+        for effect in state.handle(now, std::mem::take(&mut inputs)) {
+            match effect {
+                Effect::Disk(DiskEffect::Persist { ticket, .. }) => {
+                    let result = Ok(());
+                    inputs.push(Input::Persisted { ticket, result });
+                }
+                Effect::Answer { answer, .. } => answered |= answer.is_ok(),
+                Effect::Task(TaskEffect::Start(_)) => panic!("it was cancelled"),
+                _ => {}
+            }
+        }
+    }
+    let head = state.core().directory.get(JOB).expect("restored");
+    assert_eq!(
+        (head.phase, head.done, answered),
+        (Phase::Cancelled, 1, true)
+    );
+}

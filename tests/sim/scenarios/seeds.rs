@@ -200,6 +200,14 @@ const SEEDS: &[(u64, &str)] = &[
         1738822,
         "a record that had turned bad gave way to one that counts less, and its node did not know",
     ),
+    (
+        1902177,
+        "a coordinator that could not write gave its job up, and who held it was about to leave",
+    ),
+    (
+        2034725,
+        "a job was done, and cancelled; then results of it were lost, and it went on",
+    ),
 ];
 
 pub fn that_have_shown_something() {
