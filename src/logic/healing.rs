@@ -53,6 +53,9 @@ impl State {
         let Some(copy) = self.copies.get_mut(&job) else {
             return;
         };
+        if let Some(coordinator) = self.coordinators.get_mut(&job) {
+            coordinator.write_again(&mut self.core, &tasks);
+        }
         let lost = tasks
             .into_iter()
             .filter(|task| copy.lattice.note_unread(*task));

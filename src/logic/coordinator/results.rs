@@ -512,6 +512,19 @@ impl Coordinator {
         true
     }
 
+    /// Records of these tasks cannot be read any more: what does not count yet is written again.
+    pub fn write_again(&mut self, core: &mut Core, lost: &[TaskIndex]) {
+        let has_lost = |batch: &RecordBatch| {
+            let mut records = batch.records.iter();
+            batch.written && records.any(|record| lost.contains(&record.task))
+        };
+        let batches = self.results.batches.iter_mut();
+        for (ticket, batch) in batches.filter(|(_, batch)| has_lost(batch)) {
+            (batch.written, batch.since) = (false, core.mono());
+            core.persist_as(self.job, batch.keep(), *ticket);
+        }
+    }
+
     /// Fewer replicas may be needed than before, or one is current that was not.
     pub(super) fn settle_all(&mut self, core: &mut Core, lattice: &mut Lattice) {
         let tickets: Vec<_> = self.results.batches.keys().copied().collect();

@@ -11,7 +11,7 @@ use nodectl_types::{
 use std::collections::BTreeSet;
 
 /// A job of twenty tasks that the first coordinates, and which the others hold.
-fn held_by_all(trio: &mut Trio) -> JobId {
+pub(super) fn held_by_all(trio: &mut Trio) -> JobId {
     held(
         trio,
         Arc::new(JobSpec {

@@ -222,3 +222,25 @@ fn a_replica_gives_up_what_its_coordinator_has_given_up() {
     });
     assert_eq!(comes.count(), 1);
 }
+
+/// A result is on the coordinator's disk and on no other yet when its record turns bad there: it is
+/// written again before it counts.
+#[test]
+fn what_is_lost_before_it_counts_is_written_again() {
+    let mut trio = trio::Trio::new();
+    let job = holders::held_by_all(&mut trio);
+    trio.hanging.extend([1, 2]);
+    let of_first = |running: &&(usize, JobId, TaskIndex, Attempt)| running.0 == 0;
+    let tasks: Vec<_> = trio
+        .running
+        .iter()
+        .filter(of_first)
+        .map(|it| it.2)
+        .collect();
+    trio.end_all_on(0);
+    trio.hanging.insert(0);
+    trio.give(vec![(0, Input::RecordsLost { job, tasks })]);
+    let is_written =
+        |(node, input): &(usize, Input)| *node == 0 && matches!(input, Input::Persisted { .. });
+    assert!(trio.owed.iter().any(is_written) && trio.done(0, job).is_empty());
+}

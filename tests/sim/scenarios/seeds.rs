@@ -208,6 +208,10 @@ const SEEDS: &[(u64, &str)] = &[
         2034725,
         "a job was done, and cancelled; then results of it were lost, and it went on",
     ),
+    (
+        1912398,
+        "a record turned bad that was written and did not count yet, and counted afterwards",
+    ),
 ];
 
 pub fn that_have_shown_something() {
