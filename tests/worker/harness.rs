@@ -30,7 +30,7 @@ pub const JOB: JobId = JobId(0xabc);
 pub const NICE: u8 = 7;
 /// What checkpoints are called that a `Lab` keeps, before the number of their task.
 pub const KEPT: &str = "checkpoint-";
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Lab {
     pub workers: Option<Arc<Workers>>,
