@@ -179,21 +179,23 @@ impl Lattice {
         record.task < self.tasks && (is_news || self.replaces_lost(record.task, cell))
     }
 
-    /// Joins what a record says that is on this node's disk; true if that is news. A task beyond
-    /// the job's is never news.
+    /// Joins what a record says that is on this node's disk; true if that is news, also where it
+    /// takes the place of a record that cannot be read any more. A task beyond the job's is never
+    /// news.
     pub fn merge(&mut self, record: &TaskRecord) -> bool {
         self.merge_cell(record.task, Cell::of(record))
     }
 
     /// As `merge`, for whoever knows already what the record says.
     pub fn merge_cell(&mut self, task: TaskIndex, cell: Cell) -> bool {
+        let before = self.cell(task);
         if self.replaces_lost(task, cell) {
             self.replace(task, cell);
         }
         if cell >= self.cell(task) {
             self.known.unread.remove(&task);
         }
-        self.join_cell(task, cell)
+        self.join_cell(task, cell) || self.cell(task) != before
     }
 
     /// Joins what a record says that is on this node's disk, in place of all that this disk has
@@ -338,10 +340,10 @@ impl Lattice {
             .is_some_and(|(noted, _)| *noted == cell)
     }
 
-    /// The task is done, and the files of its result are here.
+    /// The task is done, its result can be read, and the files of that are here.
     pub fn is_whole(&self, task: TaskIndex) -> bool {
         let cell = self.cell(task);
-        cell.is_done() && !self.lacks_files(task, cell)
+        cell.is_done() && !self.is_unread(task) && !self.lacks_files(task, cell)
     }
 
     /// A hash of each chunk's cells, up to the last chunk of which anything is known.

@@ -220,12 +220,12 @@ fn a_result_that_cannot_be_read_gives_way_to_another_and_to_nothing_less() {
         ..record(1, Outcome::Failed(Failure::Exit(1)))
     };
     lattice.merge(&newer);
-    assert!(!lattice.lacks(&older));
+    assert!(!lattice.lacks(&older) && lattice.is_whole(1));
     lattice.note_unread(1);
     assert!(!lattice.lacks(&failed) && lattice.lacks(&older) && lattice.lacks(&newer));
-    lattice.merge(&failed);
+    assert!(!lattice.is_whole(1) && !lattice.merge(&failed));
     assert!(lattice.is_unread(1) && lattice.cell(1) == newer.cell());
-    lattice.merge(&older);
+    assert!(lattice.merge(&older));
     assert!(!lattice.is_unread(1) && lattice.cell(1) == older.cell());
     assert_eq!((lattice.done(), lattice.lacks(&newer)), (1, true));
     let mut other = Lattice::new(4);

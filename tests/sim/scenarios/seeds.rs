@@ -212,6 +212,14 @@ const SEEDS: &[(u64, &str)] = &[
         1912398,
         "a record turned bad that was written and did not count yet, and counted afterwards",
     ),
+    (
+        1983745,
+        "a record turned bad, another took its place, and what waited for the end of its task did so for ever",
+    ),
+    (
+        1985074,
+        "a coordinator preferred a record it could not read to one whose files were missing, for ever",
+    ),
 ];
 
 pub fn that_have_shown_something() {
