@@ -44,6 +44,8 @@ pub struct LocalCopy {
 pub(super) enum Then {
     Nothing,
     Say(NodeId, Box<Message>),
+    /// This node keeps the job now: its coordinator, which offered it, hears of that.
+    SayKept(NodeId),
     /// The records are what was pulled of that chunk, from that node.
     Pulled(NodeId, PulledChunk),
     /// Other records came with these from that node: they are next. So often files of those before
@@ -165,7 +167,7 @@ impl State {
         {
             // What is on its way to the disk is answered when it is there.
             if copy.kept {
-                self.core.send(from, Message::OfferKept { job });
+                self.say_kept(from, job);
             }
             return;
         }
@@ -237,12 +239,15 @@ impl State {
             tries: 0,
         });
         self.specify(job, spec);
-        self.promise(
-            job,
-            keep,
-            Then::Say(coordinator, Box::new(Message::OfferKept { job })),
-            fetching,
-        );
+        self.promise(job, keep, Then::SayKept(coordinator), fetching);
+    }
+
+    /// Says to a job's coordinator that this node keeps the job, and whether it could go on with
+    /// its tasks.
+    pub(super) fn say_kept(&mut self, to: NodeId, job: JobId) {
+        let inputs = self.copies.get(&job).and_then(|copy| copy.spec.work.inputs);
+        let lacks_inputs = inputs.is_some_and(|manifest| self.lacks_tree(manifest));
+        self.core.send(to, Message::OfferKept { job, lacks_inputs });
     }
 
     /// A job's specification. Where it was submitted twice by one key, on both sides of a
@@ -442,7 +447,7 @@ impl State {
             return;
         };
         if let Err(error) = result {
-            if let Then::Say(to, _) = &copy.promised[position].then {
+            if let Then::Say(to, _) | Then::SayKept(to) = &copy.promised[position].then {
                 self.core.send(
                     *to,
                     Message::Declined {
@@ -460,6 +465,10 @@ impl State {
         let told = match promise.then {
             Then::Say(to, message) => {
                 self.core.send(to, *message);
+                Some(to)
+            }
+            Then::SayKept(to) => {
+                self.say_kept(to, job);
                 Some(to)
             }
             Then::Pulled(from, chunk) => {

@@ -190,7 +190,7 @@ impl State {
         }
         // Nothing was promised: whoever waits asks again.
         match promise.then {
-            Then::Say(to, _) => {
+            Then::Say(to, _) | Then::SayKept(to) => {
                 let error = error.to_string();
                 self.core.send(to, Message::Declined { job, error });
             }

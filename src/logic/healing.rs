@@ -6,7 +6,7 @@
 //! knew nothing of these tasks (`resync`). Until then the results count as before: other disks have
 //! them.
 
-use super::{State, timers::Timer};
+use super::{State, copies::LocalCopy, timers::Timer};
 use nodectl_types::{BlobHash, CopyDigest, JobId, NodeId, TaskIndex, Time};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -75,6 +75,26 @@ impl State {
     pub fn inputs_lost(&mut self, manifests: Vec<BlobHash>) {
         self.healing.trees.extend(&manifests);
         self.blobs_lost(manifests);
+    }
+
+    /// Whether files that tasks are given are not here, as far as is known.
+    pub(super) fn lacks_tree(&self, manifest: BlobHash) -> bool {
+        self.healing.trees.contains(&manifest)
+    }
+
+    /// Files that tasks are given are here that were missing: coordinators of these tasks' jobs
+    /// learn that this node could go on in their place.
+    fn tree_came(&mut self, manifest: BlobHash) {
+        let coordinator_of = |(job, copy): (&JobId, &Box<LocalCopy>)| {
+            let head = self.core.directory.get(*job)?;
+            let waits = copy.kept && !head.phase.is_ended() && head.holder != self.core.me;
+            let is_given = || copy.spec.work.inputs == Some(manifest);
+            (waits && is_given()).then_some((head.holder, *job))
+        };
+        let told: Vec<_> = self.copies.iter().filter_map(coordinator_of).collect();
+        for (holder, job) in told {
+            self.say_kept(holder, job);
+        }
     }
 
     /// Somebody is here who was not: it may have what nobody had.
@@ -215,8 +235,10 @@ impl State {
         match result {
             Ok(()) => {
                 self.healing.missing.remove(&hash);
-                self.healing.trees.remove(&hash);
                 self.file_came(hash);
+                if self.healing.trees.remove(&hash) {
+                    self.tree_came(hash);
+                }
                 if self.healing.missing.is_empty() {
                     self.core.notice(
                         "every file that was missing here has come from other nodes".into(),

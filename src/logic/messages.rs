@@ -26,7 +26,7 @@ impl State {
             Message::HeadsDigests { digests, reply } => self.heads_digests(from, &digests, reply),
             Message::Offer { head, spec } => self.offered(from, *head, spec),
             Message::Declined { job, error } => self.declined(from, job, error),
-            Message::OfferKept { job } => self.offer_kept(from, job),
+            Message::OfferKept { job, lacks_inputs } => self.offer_kept(from, job, lacks_inputs),
             Message::Replicate {
                 job,
                 epoch,

@@ -226,7 +226,11 @@ impl State {
     pub(super) fn offered_new(&mut self, from: NodeId, head: JobHead, spec: Option<Arc<JobSpec>>) {
         let job = head.job;
         if self.is_safe(job) {
-            return self.core.send(from, Message::OfferKept { job });
+            let kept = Message::OfferKept {
+                job,
+                lacks_inputs: false,
+            };
+            return self.core.send(from, kept);
         }
         self.want(job);
         if let (false, Some(spec)) = (self.leaving, spec) {
@@ -236,10 +240,10 @@ impl State {
 
     /// A node has a job that it was offered: as our replica; or it coordinates one that was
     /// submitted here, and the job is safe.
-    pub(super) fn offer_kept(&mut self, from: NodeId, job: JobId) {
+    pub(super) fn offer_kept(&mut self, from: NodeId, job: JobId, lacks_inputs: bool) {
         if self.coordinators.contains_key(&job) {
             return self.with_coordinator(job, |coordinator, core, _| {
-                coordinator.offer_kept(core, from);
+                coordinator.offer_kept(core, from, lacks_inputs);
             });
         }
         let head = self.core.directory.get(job);

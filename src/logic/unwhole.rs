@@ -106,7 +106,7 @@ impl State {
             Then::Next(from, parts, tries, then) => {
                 Then::Next(from, parts, tries, Box::new(self.refuse(job, *then)))
             }
-            Then::Say(to, _) => {
+            Then::Say(to, _) | Then::SayKept(to) => {
                 let error = "it has results with their files in place of others without".into();
                 self.core.send(to, Message::Declined { job, error });
                 Then::Nothing

@@ -62,9 +62,11 @@ pub enum Message {
         spec: Option<Arc<JobSpec>>,
     },
     /// The sender stored the specification; or it coordinates the job, which the receiver offered
-    /// it as a new one, and another node has it, too.
+    /// it as a new one, and another node has it, too. Files that the job's tasks are given it may
+    /// not have: then it could not coordinate the job.
     OfferKept {
         job: JobId,
+        lacks_inputs: bool,
     },
     /// The sender cannot store what it was offered, or was sent to keep.
     Declined {

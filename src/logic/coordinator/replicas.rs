@@ -35,6 +35,8 @@ const COMPARE_PERIOD: Duration = Duration::from_secs(30);
 pub struct Replica {
     /// The replica has the specification on disk.
     pub kept: bool,
+    /// The replica has not all files that the tasks are given, and could not go on with them.
+    lacks_inputs: bool,
     /// The replica has had all that counted at some time since it was asked, and may coordinate the
     /// job.
     is_candidate: bool,
@@ -193,12 +195,13 @@ impl Coordinator {
     }
 
     /// A replica has the specification: now what is known of the tasks.
-    pub fn offer_kept(&mut self, core: &mut Core, from: NodeId) {
+    pub fn offer_kept(&mut self, core: &mut Core, from: NodeId, lacks_inputs: bool) {
         let now = core.mono();
         let Some(replica) = self.replicas.get_mut(&from) else {
             return;
         };
         (replica.kept, replica.problem, replica.heard) = (true, None, now);
+        replica.lacks_inputs = lacks_inputs;
         self.resync_replica(core, from);
     }
 
@@ -270,12 +273,12 @@ impl Coordinator {
         is_anyone && self.replicas.values().all(|replica| replica.is_current)
     }
 
-    /// Another node that may be alive has had all that counted. Who only held the job before a
-    /// takeover may have lost it since.
+    /// Another node that may be alive has had all that counted, and could go on with the tasks. Who
+    /// only held the job before a takeover may have lost it since.
     pub fn has_second_copy(&self, core: &Core) -> bool {
-        self.replicas
-            .iter()
-            .any(|(node, replica)| replica.is_candidate && core.members.may_be_alive(*node))
+        self.replicas.iter().any(|(node, replica)| {
+            replica.is_candidate && !replica.lacks_inputs && core.members.may_be_alive(*node)
+        })
     }
 
     /// Replicas enough have all that counts.
@@ -393,7 +396,11 @@ impl Coordinator {
             } else if let Some(replica) = self.replicas.get_mut(&node) {
                 // It stays current meanwhile.
                 replica.asked = now;
+                let lacks_inputs = replica.lacks_inputs;
                 core.resync.show(node, self.job, true);
+                if lacks_inputs {
+                    self.offer(core, node);
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What a holder does to have the results that another shows it.
 
 use super::{trio::done, *};
+use nodectl_types::membership::{Body, Packet};
 use nodectl_types::{BlobHash, Cell, JobHead};
 
 const OTHER: NodeId = NodeId([2; 32]);
@@ -114,7 +115,8 @@ fn files_that_cannot_be_had_are_waited_for_once() {
 }
 
 /// The disk of a job's coordinator has lost what tasks are given, and so has everybody else's: its
-/// replica keeps what is known of the job all the same.
+/// replica keeps what is known of the job all the same, and says so. When the files are there
+/// again, it says that, too.
 #[test]
 fn a_replica_does_without_what_tasks_are_given() {
     let mut state = node();
@@ -129,14 +131,9 @@ fn a_replica_does_without_what_tasks_are_given() {
     });
     let spec = Some(spec);
     let message = Message::Offer { head, spec };
-    let mut inputs = vec![
-        Input::PeerUp(OTHER),
-        Input::Message {
-            from: OTHER,
-            message,
-        },
-    ];
-    let (mut asked, mut kept_after) = (0, None);
+    let from = OTHER;
+    let mut inputs = vec![Input::PeerUp(OTHER), Input::Message { from, message }];
+    let (mut asked, mut kept_after, mut is_whole) = (0, None, false);
     let mut now = Now::default();
     for _ in 0..80 {
         now.mono = now.mono + Duration::from_millis(500);
@@ -146,7 +143,10 @@ fn a_replica_does_without_what_tasks_are_given() {
                 match effect {
                     Effect::Disk(DiskEffect::FetchTree { ticket, .. }) => {
                         asked += 1;
-                        let result = Err("nobody has it".into());
+                        let result = match kept_after {
+                            None => Err("nobody has it".into()),
+                            Some(_) => Ok(()),
+                        };
                         inputs.push(Input::Fetched { ticket, result });
                     }
                     Effect::Disk(DiskEffect::Persist { ticket, .. }) => {
@@ -154,15 +154,35 @@ fn a_replica_does_without_what_tasks_are_given() {
                         inputs.push(Input::Persisted { ticket, result });
                     }
                     Effect::Send {
-                        message: Message::OfferKept { job: JOB },
+                        message:
+                            Message::OfferKept {
+                                job: JOB,
+                                lacks_inputs,
+                            },
                         ..
-                    } => kept_after = kept_after.or(Some(asked)),
+                    } => {
+                        kept_after = kept_after.or(Some(asked));
+                        is_whole = !lacks_inputs;
+                        assert!(lacks_inputs || asked > 7);
+                    }
+                    Effect::Send {
+                        message: Message::Swim(packet),
+                        ..
+                    } => {
+                        let body = match packet.body {
+                            Body::Ping { number } => Body::Ack { number },
+                            _ => Body::Gossip,
+                        };
+                        let message = Message::Swim(Packet { body, ..packet });
+                        inputs.push(Input::Message { from, message });
+                    }
                     _ => {}
                 }
             }
         }
     }
-    assert_eq!(kept_after, Some(6));
+    // Six times for the job, and once more because they are missing here.
+    assert_eq!((kept_after, is_whole), (Some(7), true));
 }
 
 /// A holder of before shows a result of which nobody has the files any more. Here the task runs,

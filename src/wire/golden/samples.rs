@@ -193,7 +193,10 @@ fn replication() -> Vec<Message> {
             head: Box::new(head()),
             spec: None,
         },
-        Message::OfferKept { job: JOB },
+        Message::OfferKept {
+            job: JOB,
+            lacks_inputs: false,
+        },
         Message::Declined {
             job: JOB,
             error: "No space left on device".into(),

@@ -220,6 +220,10 @@ const SEEDS: &[(u64, &str)] = &[
         1985074,
         "a coordinator preferred a record it could not read to one whose files were missing, for ever",
     ),
+    (
+        2159109,
+        "a replica's disk was full when the files came that tasks are given, and it said that it keeps the job",
+    ),
 ];
 
 pub fn that_have_shown_something() {
