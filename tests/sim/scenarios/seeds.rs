@@ -224,6 +224,10 @@ const SEEDS: &[(u64, &str)] = &[
         2159109,
         "a replica's disk was full when the files came that tasks are given, and it said that it keeps the job",
     ),
+    (
+        2222827,
+        "a task waited on a node while its coordinator, which was recovering, heard that it was done",
+    ),
 ];
 
 pub fn that_have_shown_something() {

@@ -109,7 +109,7 @@ impl Coordinator {
         record: Arc<TaskRecord>,
     ) {
         if self.is_recovering() {
-            self.results.told.note(record.task, from, core.mono());
+            self.note_end(core, from, &record);
         } else {
             self.take_in(core, lattice, from, record);
         }
@@ -124,9 +124,18 @@ impl Coordinator {
         record: Arc<TaskRecord>,
     ) {
         if self.results.is_full() || !self.has_order() {
-            self.results.told.note(record.task, from, core.mono());
+            self.note_end(core, from, &record);
         } else {
             self.accept(core, lattice, from, record);
+        }
+    }
+
+    /// Remembers an end that cannot be taken in yet. Where the task is done, none that waits on a
+    /// node is to begin with it.
+    fn note_end(&mut self, core: &mut Core, from: NodeId, record: &TaskRecord) {
+        self.results.told.note(record.task, from, core.mono());
+        if record.is_done() {
+            self.drop_waiting(core, record.task);
         }
     }
 
