@@ -228,6 +228,10 @@ const SEEDS: &[(u64, &str)] = &[
         2222827,
         "a task waited on a node while its coordinator, which was recovering, heard that it was done",
     ),
+    (
+        2273105,
+        "a log's only voter named a second, crashed before its disk knew that, and both went on alone",
+    ),
 ];
 
 pub fn that_have_shown_something() {

@@ -214,8 +214,9 @@ impl Coordinator {
         change == Some(ticket)
     }
 
-    /// Whether more than half of each set of voters `have` something. With `may_pass` also one of
-    /// two, if the other's process is known to have ended.
+    /// Whether more than half of each set of voters `have` something. With `may_pass` also this
+    /// node, if it is one of two and the other's process is known to have ended. Who is no voter
+    /// yet passes over nobody: the next life of that process may not know that it was to be one.
     fn decides(&self, core: &Core, have: impl Fn(&NodeId) -> bool, may_pass: bool) -> bool {
         let (Some(log), Some(voters)) = (&self.log, core.voters(self.job)) else {
             return true;
@@ -224,7 +225,7 @@ impl Coordinator {
         voters.sets().all(|set| {
             let left = || set.iter().filter(|node| !log.is_lost(core, **node));
             let with = left().filter(|node| has(node)).count();
-            let may_pass = may_pass && set.len() <= 2;
+            let may_pass = may_pass && set.len() <= 2 && set.contains(&core.me);
             let passes = |node: &NodeId| has(node) || (may_pass && core.members.is_over(*node));
             2 * with > left().count() || left().all(passes)
         })
