@@ -10,6 +10,10 @@ use nodectl_types::Time;
 use rand::{RngExt, rngs::StdRng};
 use std::time::Duration;
 
+/// Queues are shorter than a real node's by far, and still hold what a coordinator of three jobs
+/// sends a replica that is behind: by less its connections would break for ever.
+const LEAST_QUEUE: usize = 48;
+
 /// What ends with a fault that lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
@@ -526,7 +530,7 @@ impl Plan {
     /// Queues that overflow, and records that turn bad where nothing else is lost, nor may be.
     pub fn draw_limits(&mut self, rng: &mut StdRng) {
         if rng.random_bool(0.05) {
-            self.net.queue = Some(rng.random_range(16..128));
+            self.net.queue = Some(rng.random_range(16..128).max(LEAST_QUEUE));
         }
         let loses = |(_, item): &(Duration, Item)| {
             matches!(
