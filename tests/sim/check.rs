@@ -518,11 +518,15 @@ impl World {
         let void = |number: usize| {
             let want = &self.user.wants[number];
             let before = want.plan.after.and_then(|back| number.checked_sub(back));
-            let before = before
-                .and_then(|before| self.user.job_of(before))
-                .and_then(|job| self.user.jobs.get(&job));
-            want.job
-                .filter(|_| before.is_some_and(|watched| watched.void))
+            let before = before.and_then(|before| self.user.job_of(before));
+            let is_gone = |job: JobId| {
+                let watched = self.user.jobs.get(&job);
+                let knows_of_removal = |state: &State| state.core().directory.is_removed(job);
+                watched.is_some_and(|watched| watched.void)
+                    || (self.spec_copies(job) == 0
+                        && !self.states().any(|(_, state)| knows_of_removal(state)))
+            };
+            want.job.filter(|_| before.is_some_and(is_gone))
         };
         let followers: Vec<_> = (0..self.user.wants.len()).filter_map(void).collect();
         for job in followers {

@@ -43,11 +43,15 @@ impl Coordinator {
             let text = format!("{wanted}; {members} are here");
             return Some(Obstacle::new(Reason::WaitsForNodes, text));
         }
-        // One that was removed was done: as long as this job waited for it, it was kept.
+        // One that was removed was done: as long as this job waited for it, it was kept. One of
+        // which nobody here knows has ended, too, if this job has begun; what its results were
+        // needs somebody who has them.
+        let has_begun = self.head(core).phase != Phase::Waiting;
         let is_missing = |after: &&After| match (core.directory.get(after.job()), after) {
             (Some(head), After::End(_)) => !head.phase.is_ended(),
             (Some(head), After::Results { .. }) => head.phase != Phase::Done,
             (Some(_), After::Beside(_)) => false,
+            (None, After::End(job)) => !has_begun && !core.directory.is_removed(*job),
             (None, _) => !core.directory.is_removed(after.job()),
         };
         let missing = self.spec.work.after.iter().find(is_missing);

@@ -5,6 +5,26 @@ use nodectl_types::{After, JobHead};
 
 const JOB: JobId = JobId(7);
 
+/// What a node does in ten seconds after these inputs. Its disk takes all that is written.
+fn of_ten_seconds(state: &mut State, mut inputs: Vec<Input>) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    for tick in 0..200 {
+        let now = Now {
+            mono: Time(1) + Duration::from_millis(50 * tick),
+            wall_ms: 0,
+        };
+        inputs.push(Input::Tick);
+        for effect in state.handle(now, std::mem::take(&mut inputs)) {
+            if let Effect::Disk(DiskEffect::Persist { ticket, .. }) = &effect {
+                let (ticket, result) = (*ticket, Ok(()));
+                inputs.push(Input::Persisted { ticket, result });
+            }
+            effects.push(effect);
+        }
+    }
+    effects
+}
+
 /// The head was in the damaged part of the only journal that had it.
 #[test]
 fn a_job_whose_head_was_damaged_is_gone_on_with() {
@@ -66,6 +86,29 @@ fn heads_of_the_version_before_learn_what_their_job_comes_after() {
     assert_eq!(state.core().directory.needed(), [(before, JOB)].into());
 }
 
+/// The only disk that had a job was damaged. The one that comes after its end has begun, or has
+/// not.
+#[test]
+fn a_job_that_has_begun_does_not_wait_again_for_one_that_is_lost() {
+    for (phase, goes_on) in [(Phase::Waiting, false), (Phase::Running, true)] {
+        let mut state = State::new(Now::default(), info(1), config());
+        let mut spec = (*spec()).clone();
+        Arc::make_mut(&mut spec.work).after = vec![After::End(JobId(6))];
+        let head = JobHead {
+            epoch: 1,
+            holder: state.node(),
+            phase,
+            ..JobHead::unclaimed(JOB, &spec, spec.hash())
+        };
+        state.restore(JOB, Record::Spec(Arc::new(spec)));
+        state.restore(JOB, Record::Head(head));
+        state.start();
+        let effects = of_ten_seconds(&mut state, Vec::new());
+        let starts = |effect: &Effect| matches!(effect, Effect::Task(TaskEffect::Start(_)));
+        assert_eq!(effects.iter().any(starts), goes_on);
+    }
+}
+
 /// A job was done when its only other holder was lost with a result that this node lacks. Whoever
 /// cancels it then does not see it go on.
 #[test]
@@ -90,26 +133,12 @@ fn a_done_job_that_lost_a_result_is_cancelled_for_good() {
     state.restore(JOB, Record::Task(Arc::new(record)));
     state.start();
     let query = Query::Job(JOB, JobQuery::Cancel);
-    let mut inputs = vec![Input::Ask { id: 1, query }];
-    let mut answered = false;
-    for tick in 0..200 {
-        let now = Now {
-            mono: Time(1) + Duration::from_millis(50 * tick),
-            wall_ms: 0,
-        };
-        inputs.push(Input::Tick);
-        for effect in state.handle(now, std::mem::take(&mut inputs)) {
-            match effect {
-                Effect::Disk(DiskEffect::Persist { ticket, .. }) => {
-                    let result = Ok(());
-                    inputs.push(Input::Persisted { ticket, result });
-                }
-                Effect::Answer { answer, .. } => answered |= answer.is_ok(),
-                Effect::Task(TaskEffect::Start(_)) => panic!("it was cancelled"),
-                _ => {}
-            }
-        }
-    }
+    let effects = of_ten_seconds(&mut state, vec![Input::Ask { id: 1, query }]);
+    let starts = |effect: &Effect| matches!(effect, Effect::Task(TaskEffect::Start(_)));
+    assert!(!effects.iter().any(starts), "it was cancelled");
+    let is_answered =
+        |effect: &Effect| matches!(effect, Effect::Answer { answer, .. } if answer.is_ok());
+    let answered = effects.iter().any(is_answered);
     let head = state.core().directory.get(JOB).expect("restored");
     assert_eq!(
         (head.phase, head.done, answered),

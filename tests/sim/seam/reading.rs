@@ -69,6 +69,7 @@ impl World {
         let differs = tasks
             .iter()
             .map(|task| (task, copy.lattice.cell(*task), disk.cell(job, *task)))
+            .filter(|(task, ..)| !copy.lattice.is_unread(**task))
             .find(|(_, known, told)| *told != Cell::Unknown && known != told);
         if let Some((task, known, told)) = differs {
             let job = self.job_name(job);
