@@ -6,7 +6,7 @@
 //! knew nothing of these tasks (`resync`). Until then the results count as before: other disks have
 //! them.
 
-use super::{State, copies::LocalCopy, timers::Timer};
+use super::{State, timers::Timer};
 use nodectl_types::{BlobHash, CopyDigest, JobId, NodeId, TaskIndex, Time};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -85,13 +85,17 @@ impl State {
     /// Files that tasks are given are here that were missing: coordinators of these tasks' jobs
     /// learn that this node could go on in their place.
     fn tree_came(&mut self, manifest: BlobHash) {
-        let coordinator_of = |(job, copy): (&JobId, &Box<LocalCopy>)| {
-            let head = self.core.directory.get(*job)?;
-            let waits = copy.kept && !head.phase.is_ended() && head.holder != self.core.me;
-            let is_given = || copy.spec.work.inputs == Some(manifest);
-            (waits && is_given()).then_some((head.holder, *job))
-        };
-        let told: Vec<_> = self.copies.iter().filter_map(coordinator_of).collect();
+        let mut told = Vec::new();
+        for (job, copy) in &self.copies {
+            let head = self.core.directory.get(*job);
+            let Some(head) = head.filter(|head| !head.phase.is_ended()) else {
+                continue;
+            };
+            let is_ours = head.holder == self.core.me;
+            if copy.kept && !is_ours && copy.spec.work.inputs == Some(manifest) {
+                told.push((head.holder, *job));
+            }
+        }
         for (holder, job) in told {
             self.say_kept(holder, job);
         }
