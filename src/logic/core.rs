@@ -47,6 +47,8 @@ pub struct Core {
     /// Nodes that said they do not hold a job, and the claim and version of its head that this is
     /// about.
     pub without: BTreeMap<JobId, BTreeMap<NodeId, (u32, u64)>>,
+    /// Files that are missing here and that nobody who is here now was asked for yet.
+    pub unasked: BTreeSet<BlobHash>,
     /// Logs of which this node heard in its present life, from the coordinator that had named them,
     /// that it is one of these voters.
     pub witnessed: BTreeMap<JobId, Voters>,
@@ -80,6 +82,7 @@ impl Core {
             resync: Resync::default(),
             heard: BTreeSet::new(),
             without: BTreeMap::new(),
+            unasked: BTreeSet::new(),
             witnessed: BTreeMap::new(),
             votes: BTreeMap::new(),
             compared: JobId(0),

@@ -40,7 +40,10 @@ impl State {
     pub fn blobs_lost(&mut self, hashes: impl IntoIterator<Item = BlobHash>) {
         let now = self.core.mono();
         for hash in hashes {
-            self.healing.missing.entry(hash).or_insert((now, 0));
+            let (_, tries) = self.healing.missing.entry(hash).or_insert((now, 0));
+            if *tries == 0 {
+                self.core.unasked.insert(hash);
+            }
         }
         self.set_healing_timer(Duration::ZERO);
     }
@@ -109,6 +112,7 @@ impl State {
             .values_mut()
             .chain(self.healing.unread.values_mut())
             .for_each(|asked| *asked = (now, 0));
+        self.core.unasked = self.healing.missing.keys().copied().collect();
     }
 
     fn set_healing_timer(&mut self, pause: Duration) {
@@ -236,6 +240,7 @@ impl State {
         let Some(hash) = self.healing.under_way.remove(&ticket) else {
             return false;
         };
+        self.core.unasked.remove(&hash);
         match result {
             Ok(()) => {
                 self.healing.missing.remove(&hash);

@@ -340,6 +340,13 @@ impl Lattice {
             .is_some_and(|(noted, _)| *noted == cell)
     }
 
+    /// Whether one of these files is missing here, of a result that counts.
+    pub fn lacks_any(&self, files: &BTreeSet<BlobHash>) -> bool {
+        let unwhole = self.known.unwhole.iter();
+        let mut current = unwhole.filter(|(task, (noted, _))| *noted == self.cell(**task));
+        !files.is_empty() && current.any(|(_, (_, missing))| !missing.is_disjoint(files))
+    }
+
     /// The task is done, its result can be read, and the files of that are here.
     pub fn is_whole(&self, task: TaskIndex) -> bool {
         let cell = self.cell(task);

@@ -132,7 +132,10 @@ impl Coordinator {
         let over = self.head(core).phase.is_ended() && self.results.is_empty();
         let ends = &self.progress.ends;
         let has_news = |watcher: &Watcher| over || ends.has_more(watcher.cursor.position, is_told);
-        let may_tell = self.may_tell(core);
+        // Of a result whose files are missing here one disk may have them: they come from there,
+        // or nobody has them, before anybody is told.
+        let is_sought = !core.is_alone() && lattice.lacks_any(&core.unasked);
+        let may_tell = self.may_tell(core) && !is_sought;
         let is_due = |watcher: &Watcher| watcher.until <= now || (may_tell && has_news(watcher));
         let (due, waiting) = std::mem::take(&mut self.progress.watchers)
             .into_iter()

@@ -232,6 +232,10 @@ const SEEDS: &[(u64, &str)] = &[
         2273105,
         "a log's only voter named a second, crashed before its disk knew that, and both went on alone",
     ),
+    (
+        1898964,
+        "who took over told of a result before it had its files from the one other node that had them",
+    ),
 ];
 
 pub fn that_have_shown_something() {
