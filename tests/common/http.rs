@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -117,6 +117,8 @@ fn exchange(socket: &Path, request: &[u8], limit: Duration) -> Result<Vec<u8>, S
         match stream.read(&mut buffer) {
             Ok(0) => return Ok(answer),
             Ok(length) => answer.extend_from_slice(&buffer[..length]),
+            // A read with a limit is not taken up again after a signal.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(format!("no whole answer: {error}")),
         }
     }

@@ -30,6 +30,10 @@ use std::{
 };
 use swim::Swim;
 
+/// A peer that is connected and has left so many introductions unanswered, one every two seconds,
+/// is not about to be a member.
+const MOST_UNANSWERED: u32 = 15;
+
 /// What we know of another node.
 #[derive(Debug, Default)]
 pub struct Peer {
@@ -40,9 +44,11 @@ pub struct Peer {
     /// SWIM says so.
     pub alive: bool,
     pub connected: bool,
-    /// SWIM declared it down since it was connected: nothing may be at the other end of that
-    /// connection.
+    /// SWIM declared it down since it was connected, or it has answered no introduction: nothing
+    /// may be at the other end of that connection.
     mute: bool,
+    /// So many introductions it has not answered since it was connected.
+    unanswered: u32,
     /// SWIM declared it down, and it has not come back since.
     pub declared_down: bool,
     /// The member said goodbye.
@@ -137,18 +143,22 @@ impl Members {
         self.forgotten.remove(&peer);
         let entry = self.peers.entry(peer).or_default();
         (entry.connected, entry.described) = (true, false);
-        (entry.left, entry.gone, entry.forgotten, entry.mute) = (false, false, false, false);
+        (entry.left, entry.gone, entry.forgotten) = (false, false, false);
+        (entry.mute, entry.unanswered) = (false, 0);
         self.with_swim(|swim, out| swim.linked(peer, out))
     }
 
     /// Introduces us again to those that are connected and still do not count as alive: after a
     /// short partition both sides may hold each other for dead over a connection that never broke.
     pub fn announce_to_the_dead(&mut self) -> SwimOutcome {
-        let dead = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.connected && !peer.alive && !peer.left);
-        let dead: Vec<_> = dead.map(|(id, _)| *id).collect();
+        let mut dead = Vec::new();
+        for (id, peer) in &mut self.peers {
+            if peer.connected && !peer.alive && !peer.left {
+                peer.unanswered += 1;
+                peer.mute |= peer.unanswered > MOST_UNANSWERED;
+                dead.push(*id);
+            }
+        }
         self.with_swim(|swim, out| dead.into_iter().for_each(|peer| swim.join(peer, true, out)))
     }
 
@@ -261,7 +271,8 @@ impl Members {
 
     /// Alive, or about to be: connected, and SWIM has not spoken yet.
     pub fn may_be_alive(&self, node: NodeId) -> bool {
-        let arriving = |peer: &Peer| peer.connected && !peer.declared_down && !peer.left;
+        let arriving =
+            |peer: &Peer| peer.connected && !peer.declared_down && !peer.left && !peer.mute;
         self.is_alive(node) || self.peers.get(&node).is_some_and(arriving)
     }
 
@@ -457,7 +468,7 @@ impl Members {
                     let peer = self.peers.entry(*node).or_default();
                     (peer.alive, peer.declared_down, peer.gone, peer.forgotten) =
                         (true, false, false, false);
-                    peer.mute = false;
+                    (peer.mute, peer.unanswered) = (false, 0);
                     outcome.moved.push(*node);
                 }
                 MembershipChange::Down(node) => {

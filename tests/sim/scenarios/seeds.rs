@@ -236,6 +236,10 @@ const SEEDS: &[(u64, &str)] = &[
         1898964,
         "who took over told of a result before it had its files from the one other node that had them",
     ),
+    (
+        1948114,
+        "a pool's host was connected to its new coordinator once, beyond a cut, and passed for alive for ever",
+    ),
 ];
 
 pub fn that_have_shown_something() {
