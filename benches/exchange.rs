@@ -12,7 +12,7 @@ mod nets;
 mod plot;
 mod support;
 
-use nets::Net;
+use nets::ExchangeNet;
 use nodectl::types::exchange::{Costs, DenseLayer, Exchange, Participants, Ratios};
 use support::{number, report};
 
@@ -66,8 +66,8 @@ fn main() {
 }
 
 /// Servers alone, factors alone, factors for all dense layers, and the cheaper for each layer.
-fn schemes(net: &Net, replicas: usize) -> Vec<Scheme> {
-    type Choice = fn(&nets::Layer, Exchange) -> Exchange;
+fn schemes(net: &ExchangeNet, replicas: usize) -> Vec<Scheme> {
+    type Choice = fn(&nets::WeightLayer, Exchange) -> Exchange;
     let choices: [(&'static str, Choice); 4] = [
         ("servers alone", |_, _| Exchange::ParameterServer),
         ("factors alone", |_, _| Exchange::SufficientFactors),
@@ -121,7 +121,7 @@ fn schemes(net: &Net, replicas: usize) -> Vec<Scheme> {
 }
 
 /// A convolution's gradient is a sum over samples and places, so its factors have that many rows.
-fn costs(net: &Net, layer: &nets::Layer, nodes: usize, replicas: usize) -> Costs {
+fn costs(net: &ExchangeNet, layer: &nets::WeightLayer, nodes: usize, replicas: usize) -> Costs {
     let (inputs, outputs, samples) = (layer.inputs, layer.outputs, net.samples * layer.places);
     let nodes = nodes as u64;
     let among = Participants {
@@ -147,8 +147,8 @@ fn of_both(costs: &Costs, exchange: Exchange) -> f64 {
     }
 }
 
-fn print(net: &Net, schemes: &[Scheme], replicas: usize) {
-    let weights: u64 = net.layers.iter().map(nets::Layer::weights).sum();
+fn print(net: &ExchangeNet, schemes: &[Scheme], replicas: usize) {
+    let weights: u64 = net.layers.iter().map(nets::WeightLayer::weights).sum();
     println!(
         "{}: {:.0} M weights, batches of {} a node, {replicas} replicas, {:.2} s a step alone (assumed), 10 GbE (simulated)",
         net.name,

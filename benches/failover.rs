@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{
-    api::{self, Api},
+    api::{self, BenchApi},
     common::{
         cluster::{Cluster, Discovery},
         job::write_job,
@@ -32,7 +32,7 @@ const SLOTS: &str = "16";
 
 /// Who dies.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Victim {
+enum FailoverVictim {
     Worker,
     Coordinator,
 }
@@ -45,7 +45,7 @@ enum Death {
 }
 
 /// What one trial showed.
-struct Trial {
+struct FailoverTrial {
     elsewhere: Duration,
     /// Until the dead node's task was gone; what is cut off lives on.
     gone: Option<Duration>,
@@ -59,7 +59,7 @@ fn main() {
     series(
         cluster(None),
         Death::Kill,
-        Victim::Worker,
+        FailoverVictim::Worker,
         trials,
         100.0,
         killed,
@@ -68,13 +68,16 @@ fn main() {
     series(
         cluster(None),
         Death::Kill,
-        Victim::Coordinator,
+        FailoverVictim::Coordinator,
         trials,
         1000.0,
         killed,
     );
     let silent = "Dask 47,000 ms, HyperQueue 16,000 ms, Nomad 20,000 ms";
-    for (victim, most) in [(Victim::Worker, 3000.0), (Victim::Coordinator, 5000.0)] {
+    for (victim, most) in [
+        (FailoverVictim::Worker, 3000.0),
+        (FailoverVictim::Coordinator, 5000.0),
+    ] {
         let Some(lab) = Lab::new(NODES) else { return };
         series(cluster(Some(lab)), Death::Cut, victim, cuts, most, silent);
     }
@@ -93,7 +96,7 @@ fn cluster(lab: Option<Lab>) -> Cluster {
 fn series(
     mut cluster: Cluster,
     death: Death,
-    victim: Victim,
+    victim: FailoverVictim,
     trials: usize,
     most: f64,
     reference: &str,
@@ -101,10 +104,10 @@ fn series(
     if trials == 0 {
         return;
     }
-    let results: Vec<Trial> = (0..trials)
+    let results: Vec<FailoverTrial> = (0..trials)
         .map(|_| trial(&mut cluster, death, victim))
         .collect();
-    let who = if victim == Victim::Worker {
+    let who = if victim == FailoverVictim::Worker {
         "worker"
     } else {
         "coordinator"
@@ -146,9 +149,9 @@ fn series(
     report::bar(&of, again as f64, 0.0, "", "Dask: 5-7 of 40");
 }
 
-fn trial(cluster: &mut Cluster, death: Death, victim: Victim) -> Trial {
+fn trial(cluster: &mut Cluster, death: Death, victim: FailoverVictim) -> FailoverTrial {
     let nodes = api::of_all(cluster, NODES);
-    let job = Job::new(cluster);
+    let job = FailoverJob::new(cluster);
     let id = cluster.submit(0, &job.file);
     let done = || {
         nodes[0]
@@ -160,8 +163,8 @@ fn trial(cluster: &mut Cluster, death: Death, victim: Victim) -> Trial {
     });
     let coordinator = coordinator(&nodes, &id);
     let chosen = match victim {
-        Victim::Coordinator => coordinator,
-        Victim::Worker => (0..NODES)
+        FailoverVictim::Coordinator => coordinator,
+        FailoverVictim::Worker => (0..NODES)
             .find(|node| *node != coordinator)
             .expect("there are others"),
     };
@@ -201,7 +204,7 @@ fn trial(cluster: &mut Cluster, death: Death, victim: Victim) -> Trial {
     wait_for("the job ends", || {
         nodes.iter().all(|node| node.has_ended(&id)).then_some(())
     });
-    Trial {
+    FailoverTrial {
         elsewhere,
         gone,
         computed_again: job.computed_again(),
@@ -215,12 +218,12 @@ fn recover(cluster: &mut Cluster, death: Death, node: usize) {
     }
 }
 
-fn coordinator(nodes: &[Api], id: &str) -> usize {
+fn coordinator(nodes: &[BenchApi], id: &str) -> usize {
     let coordinator = nodes[0]
         .job(id)
         .and_then(|job| job.line.coordinator)
         .expect("a running job has one");
-    let is_it = |node: &Api| node.node().is_some_and(|node| node.id == coordinator);
+    let is_it = |node: &BenchApi| node.node().is_some_and(|node| node.id == coordinator);
     nodes.iter().position(is_it).expect("it is one of them")
 }
 
@@ -236,12 +239,12 @@ fn ancestors(mut pid: u32) -> Vec<u32> {
 
 /// Tasks that note that they begin, and under which process id: the first `QUICK` end at once, the
 /// others sleep.
-struct Job {
+struct FailoverJob {
     file: PathBuf,
     notes: PathBuf,
 }
 
-impl Job {
+impl FailoverJob {
     fn new(cluster: &Cluster) -> Self {
         let name = format!("job{}", unique());
         let notes = cluster.dir.path().join(format!("{name}.notes"));

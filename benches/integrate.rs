@@ -17,7 +17,7 @@ use nodectl::azint::{
 use nodectl::{gpu::device::Device, types::GpuKind};
 use rust_hdf5::{H5File, format::messages::filter::FilterPipeline};
 use std::{fs, path::Path, time::Instant};
-use support::{best_device, is_set, number, peer::Peer, proc::own_cpu, report};
+use support::{best_device, is_set, number, peer::BenchPeer, proc::own_cpu, report};
 
 const FRAMES: usize = 16;
 const POINTS: u32 = 1000;
@@ -26,21 +26,21 @@ const BLOCK: usize = 2048;
 /// The value of dead pixels.
 const DEAD: u32 = u32::MAX;
 
-struct Detector {
+struct DetectorCase {
     name: &'static str,
     shape: [usize; 2],
     pixel_m: f64,
     is_signed: bool,
 }
 
-const DETECTORS: [Detector; 2] = [
-    Detector {
+const DETECTORS: [DetectorCase; 2] = [
+    DetectorCase {
         name: "Eiger2_4M",
         shape: [2162, 2068],
         pixel_m: 75e-6,
         is_signed: false,
     },
-    Detector {
+    DetectorCase {
         name: "Pilatus1M",
         shape: [1043, 981],
         pixel_m: 172e-6,
@@ -63,7 +63,7 @@ fn main() {
         return write_file(Path::new(&directory), number("--frames", FRAMES));
     }
     report::title("azimuthal integration in memory, one thread, 1000 bins");
-    let mut pyfai = Peer::start("integrate.py", &[]);
+    let mut pyfai = BenchPeer::start("integrate.py", &[]);
     for detector in &DETECTORS {
         let unsigned = frames(detector);
         let signed: Vec<i32> = unsigned.iter().map(|value| *value as i32).collect();
@@ -104,7 +104,7 @@ fn main() {
     }
 }
 
-impl Detector {
+impl DetectorCase {
     /// The frames in the type that the detector writes.
     fn stack<'a>(&self, unsigned: &'a [u32], signed: &'a [i32]) -> Frames<'a> {
         let pixels = if self.is_signed {
@@ -252,7 +252,7 @@ fn write_file(directory: &Path, count: usize) {
     fs::write(directory.join("frames.poni"), poni(detector)).expect("there is room");
 }
 
-fn integrator(detector: &Detector, splitting: Splitting, engine: EngineChoice) -> Integrator {
+fn integrator(detector: &DetectorCase, splitting: Splitting, engine: EngineChoice) -> Integrator {
     let settings = IntegrationSettings {
         splitting,
         ..IntegrationSettings::new(geometry(detector), Unit::QPerNm, POINTS)
@@ -264,11 +264,11 @@ fn integrator(detector: &Detector, splitting: Splitting, engine: EngineChoice) -
     Integrator::new(&settings, &Images::default(), options).expect("sound settings")
 }
 
-fn geometry(detector: &Detector) -> Geometry {
+fn geometry(detector: &DetectorCase) -> Geometry {
     Geometry::from_poni(&poni(detector)).expect("a geometry")
 }
 
-fn poni(detector: &Detector) -> String {
+fn poni(detector: &DetectorCase) -> String {
     let [rows, columns] = detector
         .shape
         .map(|extent| extent as f64 * detector.pixel_m);
@@ -282,7 +282,7 @@ fn poni(detector: &Detector) -> String {
 }
 
 /// Small counts, and a hundred dead pixels that no mask knows.
-fn frames(detector: &Detector) -> Vec<u32> {
+fn frames(detector: &DetectorCase) -> Vec<u32> {
     let pixels = detector.shape[0] * detector.shape[1];
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = || {
@@ -313,7 +313,7 @@ fn timed(work: impl FnOnce()) -> f64 {
 }
 
 /// pyFAI's fastest method, and its time of one frame.
-fn milliseconds(pyfai: &mut Peer, detector: &str, splitting: &str) -> (String, f64) {
+fn milliseconds(pyfai: &mut BenchPeer, detector: &str, splitting: &str) -> (String, f64) {
     let answer = pyfai.ask(&format!("{detector} {splitting}"));
     let (method, time) = answer.split_once(' ').expect("a method and its time");
     (

@@ -12,7 +12,7 @@ use nodectl::azint::{
         Unit as RadialUnit,
     },
     frames::{Decoder, Reader, Stack, StoredFrames},
-    results::{About, NexusFile, Part, RegionPart, Total, nexus::RegionAxes},
+    results::{FileMetadata, NexusFile, Part, RegionPart, Total, nexus::RegionAxes},
 };
 use std::{
     fs,
@@ -171,7 +171,7 @@ fn pattern(
         radial: axes.radial.clone(),
         azimuthal_deg: None,
     };
-    let about = About {
+    let about = FileMetadata {
         title: "bench".into(),
         source_file: stack.path.display().to_string(),
         source_dataset: stack.dataset.clone(),

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 use support::{
-    api::{self, Api},
+    api::{self, BenchApi},
     common::{
         cluster::{Cluster, Discovery},
         netns::Lab,
@@ -86,7 +86,7 @@ fn crowd() -> Duration {
 
 /// Until each sees as many members as there are. One after the other: who saw all does not unsee
 /// them meanwhile.
-fn all_see(nodes: &[Api], begun: Instant) -> Duration {
+fn all_see(nodes: &[BenchApi], begun: Instant) -> Duration {
     for node in nodes {
         time_until(begun, "a node sees all others", || {
             node.members() == nodes.len()

@@ -108,7 +108,7 @@ fn job(victim: Victim, moment: Duration) -> Duration {
 fn pool(victim: Victim, moment: Duration) -> Duration {
     let mut cluster = nodes_of_one_core(NODES);
     let began = Instant::now();
-    let mut program = Program(
+    let mut program = KilledProgram(
         survivor(&cluster)
             .stdout(Stdio::piped())
             .spawn()
@@ -182,9 +182,9 @@ fn survivor(cluster: &Cluster) -> Command {
 }
 
 /// Ends with the trial.
-struct Program(Child);
+struct KilledProgram(Child);
 
-impl Drop for Program {
+impl Drop for KilledProgram {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{
-    api::Api,
+    api::BenchApi,
     common::{
         cluster::{Cluster, Discovery, both},
         job::write_job,
@@ -100,7 +100,7 @@ fn measure(kind: &str, make: impl FnOnce(&Path) -> PathBuf) {
     let id = cluster.submit(0, &file);
     let submitted = begun.elapsed();
     let answers: Vec<Duration> = (0..QUESTIONS).map(|_| status(&cluster)).collect();
-    let api = Api::of(cluster.data_dir(0));
+    let api = BenchApi::of(cluster.data_dir(0));
     let done = api.job(&id).expect("it answers").progress.done;
     let seconds = begun.elapsed().as_secs_f64();
     report::bar(
@@ -157,7 +157,7 @@ fn ended(jobs: usize) {
 
 /// The node's memory, in MiB, once so many more jobs of one task have ended and rest.
 fn at_rest(cluster: &mut Cluster, jobs: usize) -> f64 {
-    let api = Api::of(cluster.data_dir(0));
+    let api = BenchApi::of(cluster.data_dir(0));
     let file = write_job(cluster.dir.path(), "one", "command = [\"/bin/true\"]\n");
     for _ in 0..jobs {
         cluster.submit(0, &file);

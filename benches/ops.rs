@@ -17,7 +17,7 @@ use nodectl::{
     types::GpuKind,
 };
 use std::time::{Duration, Instant};
-use support::{best_device, is_set, number, peer::Peer, proc::own_cpu, report};
+use support::{best_device, is_set, number, peer::BenchPeer, proc::own_cpu, report};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: u64 = 256 << 20;
@@ -47,7 +47,7 @@ fn main() {
         Ok(gpu) => {
             report::title(&format!("library operations on {}", gpu.name()));
             for size in [1024, 4096] {
-                let program = Product::new(&gpu, [size; 3]);
+                let program = ProductCase::new(&gpu, [size; 3]);
                 let best = (0..rounds).map(|_| program.run()).fold(f64::MAX, f64::min);
                 let rate = 2.0 * f64::from(size).powi(3) / best / 1e9;
                 report::value(&format!("f32 product of {size}³"), rate, "TFLOPS", "");
@@ -70,7 +70,7 @@ fn on_the_device(device: Device, rounds: usize) {
     report::title(&format!("library operations on {}", gpu.name()));
     for (kind, name) in [(ElementKind::F32, "f32"), (ElementKind::F16, "f16")] {
         for size in sizes {
-            let program = Product::of(kind, &gpu, [*size; 3]);
+            let program = ProductCase::of(kind, &gpu, [*size; 3]);
             program.run();
             let best = (0..rounds).map(|_| program.run()).fold(f64::MAX, f64::min);
             let rate = 2.0 * f64::from(*size).powi(3) / best / 1e9;
@@ -100,13 +100,13 @@ fn is_cpu(engine: &dyn Engine) -> bool {
 }
 
 /// A product, several times over where it is short.
-struct Product<'a> {
+struct ProductCase<'a> {
     engine: &'a dyn Engine,
     program: Program,
     times: u32,
 }
 
-impl<'a> Product<'a> {
+impl<'a> ProductCase<'a> {
     fn new(engine: &'a dyn Engine, shape: [u32; 3]) -> Self {
         Self::of(ElementKind::F32, engine, shape)
     }
@@ -169,7 +169,7 @@ fn upload(engine: &dyn Engine, kind: ElementKind, values: impl Iterator<Item = u
 
 /// In turns, so that both meet the same noise; the best of each.
 fn products(cpu: &Cpu, rounds: usize) {
-    let Some(mut openblas) = Peer::start("openblas.py", &[]) else {
+    let Some(mut openblas) = BenchPeer::start("openblas.py", &[]) else {
         return;
     };
     for shape in [
@@ -180,7 +180,7 @@ fn products(cpu: &Cpu, rounds: usize) {
         [4096, 64, 512],
         [64, 4096, 512],
     ] {
-        let product = Product::new(cpu, shape);
+        let product = ProductCase::new(cpu, shape);
         product.run();
         let (mut ours, mut theirs) = (f64::MAX, f64::MAX);
         for _ in 0..rounds {

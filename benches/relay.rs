@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{
-    api::{self, Api},
+    api::{self, BenchApi},
     common::{
         cluster::{Cluster, Discovery},
         netns::Lab,
@@ -67,7 +67,7 @@ fn is_relayed(cluster: &Cluster, node: usize) -> bool {
     cluster.ok(node, &["doctor", "--json"]).contains(&other)
 }
 
-struct Measured {
+struct RelayMeasured {
     bytes: usize,
     times: Vec<Duration>,
     /// Of all nodes' processes, in all trials.
@@ -76,18 +76,18 @@ struct Measured {
 
 fn measure(
     cluster: &Cluster,
-    nodes: &[Api],
+    nodes: &[BenchApi],
     (from, to): (usize, usize),
     trials: usize,
     bytes: usize,
-) -> Measured {
+) -> RelayMeasured {
     let cpu = || {
         (0..HOSTS)
             .map(|node| proc::cpu(cluster.pid(node)))
             .sum::<Duration>()
     };
     let source = nodes[from].node().expect("it answers").id;
-    let mut measured = Measured {
+    let mut measured = RelayMeasured {
         bytes,
         times: Vec::new(),
         cpu: Duration::ZERO,
@@ -117,7 +117,7 @@ fn measure(
     measured
 }
 
-impl Measured {
+impl RelayMeasured {
     /// Bytes in a second, in the middle trial.
     fn rate(&self) -> f64 {
         self.bytes as f64 / (report::percentile(&self.times, 50) / 1e3)

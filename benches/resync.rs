@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{
-    api::Api,
+    api::BenchApi,
     common::{
         cluster::{Cluster, Discovery},
         job::write_job,
@@ -62,7 +62,7 @@ fn results(count: usize, bytes: usize) {
     );
     let file = write_job(dir, "results", &text);
     let id = cluster.submit(0, &file);
-    let first = Api::of(cluster.data_dir(0));
+    let first = BenchApi::of(cluster.data_dir(0));
     wait_for("all but one are done", || {
         (done(&first, &id)? as usize + 1 == count).then_some(())
     });
@@ -103,7 +103,7 @@ fn results(count: usize, bytes: usize) {
     );
     take_over(&mut cluster, &id, &what, count - 1);
     fs::write(&gate, "").expect("writable");
-    let second = Api::of(cluster.data_dir(1));
+    let second = BenchApi::of(cluster.data_dir(1));
     wait_for("it ends", || second.is_done(&id).then_some(()));
 }
 
@@ -118,7 +118,7 @@ fn tasks(count: usize) {
     let before = proc::rss_mib(cluster.pid(0));
     let text = format!("name = \"tasks\"\ncommand = [\"/bin/sleep\", \"0.2\"]\nrepeat = {count}\n");
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "tasks", &text));
-    let first = Api::of(cluster.data_dir(0));
+    let first = BenchApi::of(cluster.data_dir(0));
     wait_for("some are done", || (done(&first, &id)? >= 20).then_some(()));
     let bytes_a_task = (proc::rss_mib(cluster.pid(0)) - before) * 1024.0 * 1024.0 / count as f64;
     report::bar(
@@ -134,7 +134,7 @@ fn tasks(count: usize) {
     });
     let had = done(&first, &id).unwrap_or(0) as usize;
     take_over(&mut cluster, &id, &what, had);
-    let second = Api::of(cluster.data_dir(1));
+    let second = BenchApi::of(cluster.data_dir(1));
     cluster.ok(1, &["cancel", &id]);
     wait_for("it has ended", || second.has_ended(&id).then_some(()));
     pause(Duration::from_secs(5));
@@ -146,19 +146,19 @@ fn tasks(count: usize) {
     );
 }
 
-fn done(api: &Api, job: &str) -> Option<u32> {
+fn done(api: &BenchApi, job: &str) -> Option<u32> {
     Some(api.job(job)?.progress.done)
 }
 
 /// Replicas are named once they have everything.
-fn is_copied(api: &Api, job: &str) -> bool {
+fn is_copied(api: &BenchApi, job: &str) -> bool {
     api.job(job)
         .is_some_and(|job| !job.line.replicas.is_empty())
 }
 
 /// Kills the first node; the second one goes on, with at least so many done.
 fn take_over(cluster: &mut Cluster, job: &str, what: &str, done_before: usize) {
-    let second = Api::of(cluster.data_dir(1));
+    let second = BenchApi::of(cluster.data_dir(1));
     let begun = Instant::now();
     cluster.kill9(0);
     let goes_on = || done(&second, job).is_some_and(|done| done as usize >= done_before);
@@ -183,7 +183,7 @@ impl Asking {
         let data_dir = data_dir.to_path_buf();
         let (stop, stopped) = std::sync::mpsc::sync_channel(1);
         let thread = thread::spawn(move || {
-            let api = Api::of(&data_dir);
+            let api = BenchApi::of(&data_dir);
             let (mut worst, mut most, mut lost) = (Duration::ZERO, 1, 0);
             while stopped.recv_timeout(ASKED_EVERY).is_err() {
                 let begun = Instant::now();

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 use support::{
-    api::{self, Api},
+    api::{self, BenchApi},
     common::{
         cluster::{Cluster, Discovery},
         job::write_job,
@@ -88,9 +88,9 @@ fn steady(nodes: usize, busy: usize, minutes: usize) {
     cluster.wait_members(nodes);
     let job = LongJob::start(&cluster, nodes);
     let load = Busy::start(busy);
-    let before = Logs::read(&cluster, nodes);
+    let before = NodeLogs::read(&cluster, nodes);
     pause(Duration::from_secs(60 * minutes as u64));
-    let during = Logs::read(&cluster, nodes).since(&before);
+    let during = NodeLogs::read(&cluster, nodes).since(&before);
     let where_ = format!("{nodes} nodes, {busy} busy processes, {minutes} minutes");
     report::value("load average at the end", load_average(), "", "");
     report::bar(
@@ -189,9 +189,9 @@ impl LongJob {
 }
 
 /// What the nodes have logged.
-struct Logs(Vec<String>);
+struct NodeLogs(Vec<String>);
 
-impl Logs {
+impl NodeLogs {
     fn read(cluster: &Cluster, nodes: usize) -> Self {
         Self((0..nodes).map(|node| cluster.log(node)).collect())
     }
@@ -229,12 +229,12 @@ impl Logs {
 
 /// From `action` until the last of the others has logged that the node is dead.
 fn found_dead(cluster: &Cluster, nodes: usize, dead: usize, action: impl FnOnce()) -> Duration {
-    let before = Logs::read(cluster, nodes);
+    let before = NodeLogs::read(cluster, nodes);
     let died = SystemTime::now();
     action();
     let what = format!("n{dead} (");
     let all = wait_for("all others have found it dead", || {
-        let mut logs = Logs::read(cluster, nodes).since(&before);
+        let mut logs = NodeLogs::read(cluster, nodes).since(&before);
         logs.0.iter_mut().for_each(|log| {
             *log = log
                 .lines()
@@ -275,11 +275,11 @@ fn real_crowd(size: usize) {
         "s",
         "",
     );
-    let see = |apis: &[Api], count: usize| apis.iter().all(|api| api.members() == count);
+    let see = |apis: &[BenchApi], count: usize| apis.iter().all(|api| api.members() == count);
     let formed = time_until(begun, "all see all", || see(&apis, size));
     report::value("all see all after", formed.as_secs_f64(), "s", "");
     idle_costs(&cluster, &numbers);
-    let falsely = Logs::read(&cluster, size).count(GONE);
+    let falsely = NodeLogs::read(&cluster, size).count(GONE);
     report::bar("members taken for dead", falsely as f64, 0.0, "", "");
     let (lost, left) = numbers.split_at(size.div_ceil(10));
     let died = Instant::now();

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{
-    api::Api,
+    api::BenchApi,
     common::{
         cluster::{Cluster, Discovery},
         job::write_job,
@@ -36,7 +36,7 @@ fn one_node(tasks: usize) {
     run(&cluster, 1, &job(&cluster, "warm", 200, ""));
     let before = spawn_loop(tasks);
     let memory = proc::rss_mib(cluster.pid(0));
-    let Run { wall, cpu, .. } = run(&cluster, 1, &job(&cluster, "noop", tasks, ""));
+    let JobRun { wall, cpu, .. } = run(&cluster, 1, &job(&cluster, "noop", tasks, ""));
     let growth = proc::rss_mib(cluster.pid(0)) - memory;
     let after = spawn_loop(tasks);
     let bare = (before + after) / 2;
@@ -86,8 +86,11 @@ fn coordinator_alone(tasks: usize) {
         tasks,
         "where = \"labels.role == 'works'\"",
     );
-    let decides = Api::of(cluster.data_dir(1)).node().expect("it runs").id;
-    let coordinated_there = |run: &Run| run.coordinator.as_ref() == Some(&decides);
+    let decides = BenchApi::of(cluster.data_dir(1))
+        .node()
+        .expect("it runs")
+        .id;
+    let coordinated_there = |run: &JobRun| run.coordinator.as_ref() == Some(&decides);
     let found = (0..32)
         .map(|_| run(&cluster, 2, &file))
         .find(coordinated_there);
@@ -111,20 +114,20 @@ fn job(cluster: &Cluster, name: &str, tasks: usize, more: &str) -> PathBuf {
 }
 
 /// A job from its submission to its end.
-struct Run {
+struct JobRun {
     wall: Duration,
     /// CPU time of each node.
     cpu: Vec<Duration>,
     coordinator: Option<String>,
 }
 
-fn run(cluster: &Cluster, nodes: usize, file: &Path) -> Run {
+fn run(cluster: &Cluster, nodes: usize, file: &Path) -> JobRun {
     let cpu = || {
         (0..nodes)
             .map(|number| proc::cpu(cluster.pid(number)))
             .collect::<Vec<_>>()
     };
-    let api = Api::of(cluster.data_dir(0));
+    let api = BenchApi::of(cluster.data_dir(0));
     let before = cpu();
     let begun = Instant::now();
     let id = cluster.submit(0, file);
@@ -135,7 +138,7 @@ fn run(cluster: &Cluster, nodes: usize, file: &Path) -> Run {
         .map(|(after, before)| *after - *before)
         .collect();
     assert!(api.is_done(&id), "the job failed");
-    Run {
+    JobRun {
         wall,
         cpu,
         coordinator: api.job(&id).and_then(|job| job.line.coordinator),

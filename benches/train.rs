@@ -18,7 +18,7 @@ use nodectl::{
     },
 };
 use std::{sync::Arc, time::Instant};
-use support::{best_device, is_set, number, peer::Peer, proc::own_cpu, report};
+use support::{best_device, is_set, number, peer::BenchPeer, proc::own_cpu, report};
 
 const BATCH: u32 = 64;
 const PIXELS: u32 = 28 * 28;
@@ -31,7 +31,7 @@ fn main() {
     report::title(&format!(
         "training on the CPU, {threads} threads, batches of {BATCH}"
     ));
-    let mut pytorch = Peer::start("train.py", &[&threads.to_string()]);
+    let mut pytorch = BenchPeer::start("train.py", &[&threads.to_string()]);
     for (name, spec, steps) in nets() {
         let engine = Arc::new(Cpu::new(threads).expect("there are threads"));
         let mut ours = Steps::new(&spec, engine);

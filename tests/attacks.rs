@@ -402,7 +402,7 @@ fn tasks_may_open_as_many_files_as_without_the_node() {
 }
 
 /// How much is thrown at a node.
-struct Scale {
+struct AttackScale {
     /// Connections that say nothing, and that say nonsense.
     connections: usize,
     /// Beacon packets each second.
@@ -413,7 +413,7 @@ struct Scale {
     rate: f64,
 }
 
-impl Scale {
+impl AttackScale {
     fn chosen() -> Self {
         if std::env::var("NODECTL_ATTACKS").is_ok_and(|value| value == "full") {
             let minute = 1_000_000 / 60;
@@ -438,7 +438,7 @@ impl Scale {
 /// joins.
 #[test]
 fn strangers_cost_little() {
-    let scale = Scale::chosen();
+    let scale = AttackScale::chosen();
     let mut cluster = Cluster::of(2);
     let port = cluster.beacon_port();
     let targets = [swarm_of(&cluster, 0), swarm_of(&cluster, 1)];
@@ -460,7 +460,7 @@ fn strangers_cost_little() {
         (cluster.done(0, &id) - before) as f64 / start.elapsed().as_secs_f64()
     };
     let calm = rate(&cluster);
-    let before = Cost::of(cluster.pid(0));
+    let before = AttackCost::of(cluster.pid(0));
 
     let over = Arc::new(AtomicBool::new(false));
     let mut attackers = Vec::new();
@@ -483,7 +483,7 @@ fn strangers_cost_little() {
         cluster.members(third).len() == 3
     });
     let joined = start.elapsed();
-    let during = Cost::of(cluster.pid(0));
+    let during = AttackCost::of(cluster.pid(0));
     over.store(true, Ordering::Relaxed);
     attackers
         .into_iter()
@@ -511,18 +511,18 @@ fn strangers_cost_little() {
     during.assert_little_more_than(&before);
     // All of them went, and nobody took them for members.
     wait_until(LATER, "their descriptors are closed", || {
-        Cost::of(cluster.pid(0)).descriptors < before.descriptors + 64
+        AttackCost::of(cluster.pid(0)).descriptors < before.descriptors + 64
     });
     assert_eq!(cluster.members(0).len(), 3);
 }
 
 #[derive(Debug)]
-struct Cost {
+struct AttackCost {
     rss_bytes: u64,
     descriptors: usize,
 }
 
-impl Cost {
+impl AttackCost {
     fn assert_little_more_than(&self, before: &Self) {
         assert!(
             self.descriptors < before.descriptors + 600,

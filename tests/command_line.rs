@@ -33,9 +33,9 @@ fn output(command: &mut Command) -> (Option<i32>, String, String) {
 }
 
 /// Ends the process with the test.
-struct Running(Child);
+struct RunningNode(Child);
 
-impl Drop for Running {
+impl Drop for RunningNode {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -43,7 +43,7 @@ impl Drop for Running {
 }
 
 /// Polls a file of /proc until it no longer holds the secret.
-fn wiped(process: &Running, file: &str, secret: &str) -> String {
+fn wiped(process: &RunningNode, file: &str, secret: &str) -> String {
     let path = format!("/proc/{}/{file}", process.0.id());
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -111,7 +111,7 @@ fn secrets_are_wiped_from_the_argument_list_and_the_environment() {
             .args(spelling)
             .env("NODECTL_SECRET", "battery-staple-7")
             .env("NODECTL_MARK", "1");
-        let process = Running(
+        let process = RunningNode(
             command
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())

@@ -13,11 +13,11 @@ use std::{
 };
 
 /// A client of a node's API that speaks frames once its connection is upgraded.
-struct Client {
+struct FrameClient {
     stream: UnixStream,
 }
 
-impl Client {
+impl FrameClient {
     /// Sends the request; gives the answer's head.
     fn request(cluster: &Cluster, node: usize, headers: &str) -> (Self, String) {
         let mut stream =
@@ -95,14 +95,14 @@ fn phase(cluster: &Cluster, job: &str) -> String {
 #[test]
 fn a_request_without_upgrade_is_told_what_a_pool_is() {
     let cluster = Cluster::of(1);
-    let (_, head) = Client::request(&cluster, 0, "Content-Length: 0\r\n");
+    let (_, head) = FrameClient::request(&cluster, 0, "Content-Length: 0\r\n");
     assert!(head.starts_with("HTTP/1.1 426 "), "{head}");
 }
 
 #[test]
 fn a_pool_that_no_node_can_serve_is_refused_with_the_reason() {
     let cluster = Cluster::of(1);
-    let mut client = Client::open(&cluster, 0, r#", "where": "cores > 100000""#);
+    let mut client = FrameClient::open(&cluster, 0, r#", "where": "cores > 100000""#);
     let told = client.until(ToClient::Error);
     assert!(
         told.contains("no node satisfies `where = \"cores > 100000\"`"),
@@ -114,7 +114,7 @@ fn a_pool_that_no_node_can_serve_is_refused_with_the_reason() {
 #[test]
 fn a_pool_is_listed_as_one_and_ends_with_its_client() {
     let cluster = Cluster::of(2);
-    let mut client = Client::open(&cluster, 0, &silent_worker(&cluster));
+    let mut client = FrameClient::open(&cluster, 0, &silent_worker(&cluster));
     let opened: serde_json::Value =
         serde_json::from_str(&client.until(ToClient::Opened)).expect("JSON");
     let job = common::cluster::text(&opened["job"]);
@@ -134,7 +134,7 @@ fn a_pool_is_listed_as_one_and_ends_with_its_client() {
 #[test]
 fn a_pool_ends_when_the_node_that_serves_it_is_killed() {
     let mut cluster = Cluster::of(3);
-    let mut client = Client::open(&cluster, 2, &silent_worker(&cluster));
+    let mut client = FrameClient::open(&cluster, 2, &silent_worker(&cluster));
     let opened: serde_json::Value =
         serde_json::from_str(&client.until(ToClient::Opened)).expect("JSON");
     let job = common::cluster::text(&opened["job"]);
@@ -149,7 +149,7 @@ fn a_pool_ends_when_the_node_that_serves_it_is_killed() {
 #[test]
 fn a_node_that_was_taken_for_dead_sends_its_client_away_without_an_error() {
     let cluster = Cluster::of(3);
-    let mut client = Client::open(&cluster, 2, &silent_worker(&cluster));
+    let mut client = FrameClient::open(&cluster, 2, &silent_worker(&cluster));
     let opened: serde_json::Value =
         serde_json::from_str(&client.until(ToClient::Opened)).expect("JSON");
     let job = common::cluster::text(&opened["job"]);

@@ -73,12 +73,12 @@ fn lives_alone(program: &Path) {
 }
 
 /// The program in a directory of its own, with the jobs that are shipped.
-struct Alone {
+struct ProgramAlone {
     program: PathBuf,
     dir: tempfile::TempDir,
 }
 
-impl Alone {
+impl ProgramAlone {
     fn run(&self, arguments: &[&str]) -> Output {
         let home = self.dir.path();
         let mut command = Command::new(&self.program);
@@ -110,7 +110,7 @@ fn beside_a_vulkan_loader_it_finds_devices_and_its_workers_compute_on_them() {
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let alone = Alone { program, dir };
+    let alone = ProgramAlone { program, dir };
     let jobs = alone.dir.path();
     for name in ["kernel.toml", "integrate.toml", "train.toml"] {
         fs::copy(source("config/jobs").join(name), jobs.join(name)).expect("it is shipped");

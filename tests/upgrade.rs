@@ -23,12 +23,12 @@ const BY_MEMBERS: (&str, &str) = ("NODECTL_NODE__UPGRADE_BY_MEMBERS", "true");
 
 /// Nodes each of which has a program file of its own, and the program that they are to run: the
 /// same with a byte behind its end, so that it is another file, which does the same.
-struct Fleet {
+struct UpgradeFleet {
     cluster: Cluster,
     new: PathBuf,
 }
 
-impl Fleet {
+impl UpgradeFleet {
     fn of(settings: &[&[(&str, &str)]]) -> Self {
         let mut cluster = Cluster::empty(Discovery::Beacon);
         let old = fs::read(program()).expect("the program under test");
@@ -95,7 +95,7 @@ fn write_program(path: &Path, bytes: &[u8]) {
 
 #[test]
 fn a_cluster_is_upgraded_while_a_job_runs_and_nothing_is_computed_twice() {
-    let fleet = Fleet::of(&[&[], &[BY_MEMBERS], &[BY_MEMBERS]]);
+    let fleet = UpgradeFleet::of(&[&[], &[BY_MEMBERS], &[BY_MEMBERS]]);
     let cluster = &fleet.cluster;
     let pids: Vec<_> = (0..3).map(|number| cluster.pid(number)).collect();
     let job = CountedJob::new(cluster, "squares", 400, "sleep 0.3", "");
@@ -153,7 +153,7 @@ fn a_cluster_is_upgraded_while_a_job_runs_and_nothing_is_computed_twice() {
 
 #[test]
 fn a_program_that_a_node_refuses_is_told_from_one_that_it_took() {
-    let fleet = Fleet::of(&[&[]]);
+    let fleet = UpgradeFleet::of(&[&[]]);
     // What nobody may execute here is not tried before the node has it.
     let other = fleet.new.with_file_name("other");
     fs::copy("/bin/true", &other).expect("every machine has it");
@@ -172,7 +172,7 @@ fn a_program_that_a_node_refuses_is_told_from_one_that_it_took() {
 
 #[test]
 fn what_is_known_to_fail_is_said_before_anything_is_changed() {
-    let fleet = Fleet::of(&[&[], &[]]);
+    let fleet = UpgradeFleet::of(&[&[], &[]]);
     let (code, said) = fleet.upgrade(&fleet.new, &["--cluster"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(
@@ -216,7 +216,7 @@ fn what_is_known_to_fail_is_said_before_anything_is_changed() {
 
 #[test]
 fn a_node_that_does_not_end_its_tasks_in_time_goes_on_as_before() {
-    let fleet = Fleet::of(&[&[]]);
+    let fleet = UpgradeFleet::of(&[&[]]);
     let cluster = &fleet.cluster;
     let text = "name = \"long\"\ncommand = [\"sleep\", \"1000\"]\n";
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "long", text));
@@ -249,7 +249,7 @@ int main(int count, char **words) {
 
 #[test]
 fn run_goes_on_where_its_own_node_takes_another_program() {
-    let fleet = Fleet::of(&[&[], &[]]);
+    let fleet = UpgradeFleet::of(&[&[], &[]]);
     let cluster = &fleet.cluster;
     let job = CountedJob::new(cluster, "squares", 60, "sleep 0.2", "");
     let mut run = cluster.command(0);
@@ -275,7 +275,7 @@ fn run_goes_on_where_its_own_node_takes_another_program() {
 
 #[test]
 fn a_node_whose_upgrade_is_interrupted_takes_tasks_again() {
-    let fleet = Fleet::of(&[&[]]);
+    let fleet = UpgradeFleet::of(&[&[]]);
     let cluster = &fleet.cluster;
     let text = "name = \"long\"\ncommand = [\"sleep\", \"600\"]\n";
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "long", text));
@@ -298,7 +298,7 @@ fn a_node_whose_upgrade_is_interrupted_takes_tasks_again() {
 
 #[test]
 fn a_node_that_does_not_come_back_stops_the_upgrade_and_its_old_program_is_there() {
-    let mut fleet = Fleet::of(&[&[], &[BY_MEMBERS], &[BY_MEMBERS]]);
+    let mut fleet = UpgradeFleet::of(&[&[], &[BY_MEMBERS], &[BY_MEMBERS]]);
     let source = fleet.new.with_file_name("broken.c");
     fs::write(&source, BROKEN).expect("writable");
     let broken = fleet.new.with_file_name("broken");

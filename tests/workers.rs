@@ -54,12 +54,12 @@ class Worker(WorkerInterface):
         return {"square": i * i, "pid": os.getpid()}
 "#;
 
-struct Job {
+struct WorkerJob {
     file: PathBuf,
     notes: String,
 }
 
-impl Job {
+impl WorkerJob {
     /// `rows` are the parameters, one table a task; `init` and `more` go into the job file.
     fn new(cluster: &Cluster, name: &str, rows: &[String], init: &str, more: &str) -> Self {
         let notes = cluster
@@ -123,7 +123,7 @@ fn a_worker_is_made_once_and_called_for_many_tasks_on_every_node() {
     let rows: Vec<String> = (0..60)
         .map(|i| format!("{{ i = {i}, seconds = 0.05 }}"))
         .collect();
-    let job = Job::new(&cluster, "squares", &rows, ", seconds = 0.2", "");
+    let job = WorkerJob::new(&cluster, "squares", &rows, ", seconds = 0.2", "");
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(0), "{output}");
@@ -171,7 +171,7 @@ fn an_exception_fails_its_task_at_once_and_shows_its_traceback() {
     let rows: Vec<String> = (0..6)
         .map(|i| row(i, if i == 3 { "raise" } else { "square" }))
         .collect();
-    let job = Job::new(&cluster, "raise", &rows, "", "");
+    let job = WorkerJob::new(&cluster, "raise", &rows, "", "");
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(1), "{output}");
@@ -230,7 +230,7 @@ fn workers_that_die_or_hang_are_replaced_and_a_task_that_keeps_ending_them_is_gi
         _ => "square",
     };
     let rows: Vec<String> = (0..20).map(|i| row(i, of(i))).collect();
-    let job = Job::new(
+    let job = WorkerJob::new(
         &cluster,
         "poison",
         &rows,
@@ -265,7 +265,7 @@ fn workers_that_die_or_hang_are_replaced_and_a_task_that_keeps_ending_them_is_gi
 fn a_worker_that_cannot_start_anywhere_ends_the_job_with_its_traceback() {
     let cluster = Cluster::of(3);
     let rows: Vec<String> = (0..50).map(|i| row(i, "square")).collect();
-    let job = Job::new(&cluster, "hopeless", &rows, ", fails_on = [\"all\"]", "");
+    let job = WorkerJob::new(&cluster, "hopeless", &rows, ", fails_on = [\"all\"]", "");
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(1), "{output}");
@@ -314,7 +314,7 @@ fn a_node_where_the_worker_cannot_start_is_avoided() {
     let able = cluster.add(&[("PATH", &path)]);
     cluster.wait_members(3);
     let rows: Vec<String> = (0..30).map(|i| row(i, "square")).collect();
-    let job = Job::new(
+    let job = WorkerJob::new(
         &cluster,
         "picky",
         &rows,
@@ -337,7 +337,7 @@ fn a_node_where_the_worker_cannot_start_is_avoided() {
 #[test]
 fn every_result_is_there_once_although_workers_and_nodes_are_killed() {
     let mut cluster = Cluster::of(3);
-    let job = Job::squares(
+    let job = WorkerJob::squares(
         &cluster,
         "killed",
         500,
@@ -366,7 +366,7 @@ fn every_result_is_there_once_although_workers_and_nodes_are_killed() {
 #[test]
 fn a_cancelled_job_ends_its_workers() {
     let cluster = Cluster::of(2);
-    let job = Job::squares(&cluster, "long", 8, ", seconds = 1000", "grace = \"100ms\"");
+    let job = WorkerJob::squares(&cluster, "long", 8, ", seconds = 1000", "grace = \"100ms\"");
     let id = cluster.submit(0, &job.file);
     wait_until(LATER, "calls go on", || !job.lines("calls").is_empty());
     cluster.ok(1, &["cancel", &id]);

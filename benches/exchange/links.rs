@@ -2,7 +2,7 @@
 //! links. Simulated are the times of the layers' passes, bytes on links, and the order in which
 //! messages leave; arithmetic of servers and messages without arrays are free.
 
-use super::nets::Net;
+use super::nets::ExchangeNet;
 use nodectl::{
     pserver_logic::placement::Placement,
     types::{NodeId, exchange::Exchange},
@@ -21,7 +21,7 @@ const BLOCK_BYTES: u64 = 4 << 20;
 const STEPS: usize = 4;
 
 /// What a run came to.
-pub struct Outcome {
+pub struct ExchangeOutcome {
     /// From one step to the next.
     pub seconds: f64,
     /// Sent and received by a node in a step, on average.
@@ -29,46 +29,51 @@ pub struct Outcome {
 }
 
 /// Seconds of a step's passes alone.
-pub fn compute_seconds(net: &Net) -> f64 {
+pub fn compute_seconds(net: &ExchangeNet) -> f64 {
     net.layers
         .iter()
         .map(|layer| 3.0 * forward_seconds(net, layer.flop()))
         .sum()
 }
 
-fn forward_seconds(net: &Net, flop: f64) -> f64 {
+fn forward_seconds(net: &ExchangeNet, flop: f64) -> f64 {
     flop * net.samples as f64 / net.rate
 }
 
 /// Trains on `nodes` nodes; `exchanges` says for each layer how its gradient travels.
-pub fn run(net: &Net, nodes: usize, replicas: u32, exchanges: &[Exchange]) -> Outcome {
-    let mut cluster = Cluster::new(net, nodes, replicas, exchanges);
+pub fn run(
+    net: &ExchangeNet,
+    nodes: usize,
+    replicas: u32,
+    exchanges: &[Exchange],
+) -> ExchangeOutcome {
+    let mut cluster = LinkedCluster::new(net, nodes, replicas, exchanges);
     for node in 0..nodes {
         cluster.compute(0.0, node);
     }
-    while let Some(Reverse((Time(now), _, event))) = cluster.events.pop() {
+    while let Some(Reverse((LinkTime(now), _, event))) = cluster.events.pop() {
         cluster.handle(now, event);
     }
     let ends = &cluster.step_ends;
     let last = |step: usize| ends[step].iter().fold(0.0, |a: f64, b| a.max(*b));
-    Outcome {
+    ExchangeOutcome {
         seconds: (last(STEPS - 1) - last(0)) / (STEPS - 1) as f64,
         bytes_per_node: 2.0 * cluster.sent / (nodes * STEPS) as f64,
     }
 }
 
 #[derive(Clone, Copy, PartialEq)]
-struct Time(f64);
+struct LinkTime(f64);
 
-impl Eq for Time {}
+impl Eq for LinkTime {}
 
-impl PartialOrd for Time {
+impl PartialOrd for LinkTime {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Time {
+impl Ord for LinkTime {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }
@@ -90,7 +95,7 @@ impl TokenBucket {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum LinkAction {
     /// A worker's gradient of a block, to its primary.
     Gradient,
     /// A block's sum, to a replica.
@@ -102,16 +107,16 @@ enum What {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Message {
+struct LinkMessage {
     step: usize,
     layer: usize,
     block: usize,
-    what: What,
+    what: LinkAction,
     to: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum LinkEvent {
     /// A node has ended the pass through a layer that it was at.
     Computed {
         node: usize,
@@ -119,13 +124,13 @@ enum Event {
     /// The last byte has left: the node's link is free for the next message.
     Left {
         node: usize,
-        message: Message,
+        message: LinkMessage,
     },
-    Delivered(Message),
+    Delivered(LinkMessage),
 }
 
 #[derive(Clone, Default)]
-struct Node {
+struct LinkedNode {
     step: usize,
     /// Passes of this step that are done: layers forward, then backward.
     passes: usize,
@@ -134,12 +139,12 @@ struct Node {
     back: TokenBucket,
     is_sending: bool,
     /// What waits to be sent, the first layers' first.
-    waiting: BTreeMap<(usize, u64), Message>,
+    waiting: BTreeMap<(usize, u64), LinkMessage>,
     /// What of each layer has come of each step: blocks' values or workers' factors.
     arrived: BTreeMap<(usize, usize), usize>,
 }
 
-struct Block {
+struct BlockLink {
     bytes: f64,
     homes: Vec<usize>,
     /// By step: gradients that came, then replicas that have the sum.
@@ -147,21 +152,21 @@ struct Block {
     sums: [usize; STEPS],
 }
 
-struct Cluster<'n> {
-    net: &'n Net,
+struct LinkedCluster<'n> {
+    net: &'n ExchangeNet,
     exchanges: &'n [Exchange],
-    nodes: Vec<Node>,
-    blocks: Vec<Block>,
+    nodes: Vec<LinkedNode>,
+    blocks: Vec<BlockLink>,
     /// Blocks of each layer.
     of_layer: Vec<Vec<usize>>,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    events: BinaryHeap<Reverse<(LinkTime, u64, LinkEvent)>>,
     count: u64,
     sent: f64,
     step_ends: Vec<Vec<f64>>,
 }
 
-impl<'n> Cluster<'n> {
-    fn new(net: &'n Net, nodes: usize, replicas: u32, exchanges: &'n [Exchange]) -> Self {
+impl<'n> LinkedCluster<'n> {
+    fn new(net: &'n ExchangeNet, nodes: usize, replicas: u32, exchanges: &'n [Exchange]) -> Self {
         let mut blocks = Vec::new();
         let mut of_layer = Vec::new();
         for shape in &net.layers {
@@ -169,7 +174,7 @@ impl<'n> Cluster<'n> {
             let first = blocks.len();
             for start in (0..bytes).step_by(BLOCK_BYTES as usize) {
                 let bytes = BLOCK_BYTES.min(bytes - start) as f64;
-                blocks.push(Block {
+                blocks.push(BlockLink {
                     bytes,
                     homes: Vec::new(),
                     gradients: [0; STEPS],
@@ -192,7 +197,7 @@ impl<'n> Cluster<'n> {
         Self {
             net,
             exchanges,
-            nodes: vec![Node::default(); nodes],
+            nodes: vec![LinkedNode::default(); nodes],
             blocks,
             of_layer,
             events: BinaryHeap::new(),
@@ -202,9 +207,9 @@ impl<'n> Cluster<'n> {
         }
     }
 
-    fn handle(&mut self, now: f64, event: Event) {
+    fn handle(&mut self, now: f64, event: LinkEvent) {
         match event {
-            Event::Computed { node } => {
+            LinkEvent::Computed { node } => {
                 let state = &mut self.nodes[node];
                 state.is_computing = false;
                 state.passes += 1;
@@ -220,14 +225,14 @@ impl<'n> Cluster<'n> {
                 }
                 self.compute(now, node);
             }
-            Event::Left { node, message } => {
+            LinkEvent::Left { node, message } => {
                 self.nodes[node].is_sending = false;
                 self.send(now, node);
                 let bytes = self.bytes(message);
                 let come = self.nodes[message.to].back.pass(now, bytes);
-                self.at(come, Event::Delivered(message));
+                self.at(come, LinkEvent::Delivered(message));
             }
-            Event::Delivered(message) => self.delivered(now, message),
+            LinkEvent::Delivered(message) => self.delivered(now, message),
         }
     }
 
@@ -264,18 +269,18 @@ impl<'n> Cluster<'n> {
         // The backward pass multiplies twice as often.
         let passes = if forward { 1.0 } else { 2.0 };
         let seconds = passes * forward_seconds(self.net, self.net.layers[layer].flop());
-        self.at(now + seconds, Event::Computed { node });
+        self.at(now + seconds, LinkEvent::Computed { node });
     }
 
     fn gradient_is_there(&mut self, now: f64, node: usize, step: usize, layer: usize) {
         match self.exchanges[layer] {
             Exchange::ParameterServer => {
                 for block in self.of_layer[layer].clone() {
-                    let message = Message {
+                    let message = LinkMessage {
                         step,
                         layer,
                         block,
-                        what: What::Gradient,
+                        what: LinkAction::Gradient,
                         to: self.blocks[block].homes[0],
                     };
                     self.post(now, node, message);
@@ -286,11 +291,11 @@ impl<'n> Cluster<'n> {
                     self.post(
                         now,
                         node,
-                        Message {
+                        LinkMessage {
                             step,
                             layer,
                             block: 0,
-                            what: What::Factors,
+                            what: LinkAction::Factors,
                             to,
                         },
                     );
@@ -299,8 +304,8 @@ impl<'n> Cluster<'n> {
         }
     }
 
-    fn delivered(&mut self, now: f64, message: Message) {
-        let Message {
+    fn delivered(&mut self, now: f64, message: LinkMessage) {
+        let LinkMessage {
             step,
             layer,
             block,
@@ -308,7 +313,7 @@ impl<'n> Cluster<'n> {
             to,
         } = message;
         match what {
-            What::Gradient => {
+            LinkAction::Gradient => {
                 self.blocks[block].gradients[step] += 1;
                 if self.blocks[block].gradients[step] == self.nodes.len() {
                     let replicas = self.blocks[block].homes[1..].to_vec();
@@ -316,8 +321,8 @@ impl<'n> Cluster<'n> {
                         self.post(
                             now,
                             to,
-                            Message {
-                                what: What::Sum,
+                            LinkMessage {
+                                what: LinkAction::Sum,
                                 to: replica,
                                 ..message
                             },
@@ -326,11 +331,11 @@ impl<'n> Cluster<'n> {
                     self.give_values(now, message);
                 }
             }
-            What::Sum => {
+            LinkAction::Sum => {
                 self.blocks[block].sums[step] += 1;
                 self.give_values(now, message);
             }
-            What::Values | What::Factors => {
+            LinkAction::Values | LinkAction::Factors => {
                 *self.nodes[to].arrived.entry((step, layer)).or_default() += 1;
                 self.compute(now, to);
             }
@@ -338,7 +343,7 @@ impl<'n> Cluster<'n> {
     }
 
     /// Once the replicas have the sum, too, all workers get the values.
-    fn give_values(&mut self, now: f64, message: Message) {
+    fn give_values(&mut self, now: f64, message: LinkMessage) {
         let block = &self.blocks[message.block];
         if block.sums[message.step] + 1 < block.homes.len() {
             return;
@@ -348,8 +353,8 @@ impl<'n> Cluster<'n> {
             self.post(
                 now,
                 primary,
-                Message {
-                    what: What::Values,
+                LinkMessage {
+                    what: LinkAction::Values,
                     to,
                     ..message
                 },
@@ -358,9 +363,9 @@ impl<'n> Cluster<'n> {
     }
 
     /// To itself a node has no way.
-    fn post(&mut self, now: f64, from: usize, message: Message) {
+    fn post(&mut self, now: f64, from: usize, message: LinkMessage) {
         if message.to == from {
-            self.at(now, Event::Delivered(message));
+            self.at(now, LinkEvent::Delivered(message));
             return;
         }
         self.count += 1;
@@ -384,23 +389,24 @@ impl<'n> Cluster<'n> {
         let left = self.nodes[from].out.pass(now, bytes);
         self.at(
             left,
-            Event::Left {
+            LinkEvent::Left {
                 node: from,
                 message,
             },
         );
     }
 
-    fn bytes(&self, message: Message) -> f64 {
-        if message.what != What::Factors {
+    fn bytes(&self, message: LinkMessage) -> f64 {
+        if message.what != LinkAction::Factors {
             return self.blocks[message.block].bytes;
         }
         let shape = self.net.layers[message.layer];
         (4 * self.net.samples * shape.places * (shape.inputs + shape.outputs)) as f64
     }
 
-    fn at(&mut self, time: f64, event: Event) {
+    fn at(&mut self, time: f64, event: LinkEvent) {
         self.count += 1;
-        self.events.push(Reverse((Time(time), self.count, event)));
+        self.events
+            .push(Reverse((LinkTime(time), self.count, event)));
     }
 }

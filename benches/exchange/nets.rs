@@ -3,7 +3,7 @@
 
 /// A layer with weights.
 #[derive(Clone, Copy)]
-pub struct Layer {
+pub struct WeightLayer {
     /// Rows of its matrix: inputs, or of a convolution channels × window.
     pub inputs: u64,
     pub outputs: u64,
@@ -12,7 +12,7 @@ pub struct Layer {
     pub places: u64,
 }
 
-impl Layer {
+impl WeightLayer {
     fn dense(inputs: u64, outputs: u64) -> Self {
         Self {
             inputs,
@@ -44,9 +44,9 @@ impl Layer {
     }
 }
 
-pub struct Net {
+pub struct ExchangeNet {
     pub name: &'static str,
-    pub layers: Vec<Layer>,
+    pub layers: Vec<WeightLayer>,
     /// Samples of a batch on each node, as in the paper.
     pub samples: u64,
     /// FLOP/s that a GPU sustains in training it. An assumption, about what GPUs of 2017 did: 34
@@ -59,7 +59,7 @@ pub struct Net {
 
 /// VGG19 (Simonyan and Zisserman, arXiv 1409.1556, configuration E) with 21,841 classes: 229 M
 /// weights.
-pub fn vgg19_22k() -> Net {
+pub fn vgg19_22k() -> ExchangeNet {
     let stages: [(u64, &[(u64, u64)]); 5] = [
         (224, &[(3, 64), (64, 64)]),
         (112, &[(64, 128), (128, 128)]),
@@ -70,15 +70,15 @@ pub fn vgg19_22k() -> Net {
     let of_stage = |(side, convs): (u64, &'static [(u64, u64)])| {
         convs
             .iter()
-            .map(move |(channels, filters)| Layer::conv(*channels, *filters, 9, side))
+            .map(move |(channels, filters)| WeightLayer::conv(*channels, *filters, 9, side))
     };
     let dense = [
-        Layer::dense(512 * 49, 4096),
-        Layer::dense(4096, 4096),
-        Layer::dense(4096, 21_841),
+        WeightLayer::dense(512 * 49, 4096),
+        WeightLayer::dense(4096, 4096),
+        WeightLayer::dense(4096, 21_841),
     ];
     let layers = stages.into_iter().flat_map(of_stage).chain(dense).collect();
-    Net {
+    ExchangeNet {
         name: "VGG19-22K",
         layers,
         samples: 32,
@@ -89,8 +89,8 @@ pub fn vgg19_22k() -> Net {
 
 /// Inception-V3 (Szegedy et al., arXiv 1512.00567) without the auxiliary classifier: 24 M weights.
 /// Branches follow each other.
-pub fn inception_v3() -> Net {
-    let conv = Layer::conv;
+pub fn inception_v3() -> ExchangeNet {
+    let conv = WeightLayer::conv;
     let mut layers = vec![
         conv(3, 32, 9, 149),
         conv(32, 32, 9, 147),
@@ -152,8 +152,8 @@ pub fn inception_v3() -> Net {
         ]);
         layers.push(conv(given, 192, 1, 8));
     }
-    layers.push(Layer::dense(2048, 1000));
-    Net {
+    layers.push(WeightLayer::dense(2048, 1000));
+    ExchangeNet {
         name: "Inception-V3",
         layers,
         samples: 32,

@@ -1,6 +1,6 @@
 //! The tables as a picture.
 
-use super::{Scheme, nets::Net};
+use super::{Scheme, nets::ExchangeNet};
 use plotters::{coord::Shift, prelude::*, style::RGBColor};
 
 const FONT: &str = "sans-serif";
@@ -17,7 +17,7 @@ type Failed = Box<dyn std::error::Error>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A row for each network: speed-up, and bytes; as SVG text.
-pub fn picture(results: &[(Net, Vec<Scheme>)], nodes: &[usize]) -> Result<String, Failed> {
+pub fn picture(results: &[(ExchangeNet, Vec<Scheme>)], nodes: &[usize]) -> Result<String, Failed> {
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, (1100, 860)).into_drawing_area();
@@ -31,7 +31,12 @@ pub fn picture(results: &[(Net, Vec<Scheme>)], nodes: &[usize]) -> Result<String
     Ok(text)
 }
 
-fn speedups(area: &Area<'_>, net: &Net, schemes: &[Scheme], nodes: &[usize]) -> Result<(), Failed> {
+fn speedups(
+    area: &Area<'_>,
+    net: &ExchangeNet,
+    schemes: &[Scheme],
+    nodes: &[usize],
+) -> Result<(), Failed> {
     let most = nodes.last().copied().unwrap_or(1) as f64;
     let mut chart = ChartBuilder::on(area)
         .caption(
@@ -79,7 +84,12 @@ fn speedups(area: &Area<'_>, net: &Net, schemes: &[Scheme], nodes: &[usize]) -> 
     Ok(())
 }
 
-fn bytes(area: &Area<'_>, net: &Net, schemes: &[Scheme], nodes: &[usize]) -> Result<(), Failed> {
+fn bytes(
+    area: &Area<'_>,
+    net: &ExchangeNet,
+    schemes: &[Scheme],
+    nodes: &[usize],
+) -> Result<(), Failed> {
     let all = || {
         schemes
             .iter()

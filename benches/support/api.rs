@@ -7,12 +7,12 @@ use nodectl::{
 };
 use std::{future::Future, path::Path};
 
-pub struct Api {
+pub struct BenchApi {
     runtime: tokio::runtime::Runtime,
     client: Client,
 }
 
-impl Api {
+impl BenchApi {
     pub fn of(data_dir: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -64,8 +64,8 @@ impl Api {
 }
 
 /// The APIs of the first `count` nodes.
-pub fn of_all(cluster: &Cluster, count: usize) -> Vec<Api> {
+pub fn of_all(cluster: &Cluster, count: usize) -> Vec<BenchApi> {
     (0..count)
-        .map(|number| Api::of(cluster.data_dir(number)))
+        .map(|number| BenchApi::of(cluster.data_dir(number)))
         .collect()
 }

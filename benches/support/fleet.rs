@@ -32,7 +32,7 @@ const EFFECT: Duration = Duration::from_micros(20);
 const LIMIT: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(100);
 
-enum Event {
+enum FleetNews {
     Start(usize),
     Deliver {
         from: usize,
@@ -52,7 +52,7 @@ pub struct Fleet {
     nodes: Vec<State>,
     numbers: BTreeMap<NodeId, usize>,
     links: BTreeSet<(usize, usize)>,
-    queue: BTreeMap<(Time, u64), Event>,
+    queue: BTreeMap<(Time, u64), FleetNews>,
     /// The tick that counts; earlier ones in the queue are void.
     ticks: Vec<Option<Time>>,
     now: Time,
@@ -100,7 +100,7 @@ impl Fleet {
             gone: BTreeMap::new(),
         };
         for number in 0..size {
-            fleet.after(ARRIVALS * number as u32, Event::Start(number));
+            fleet.after(ARRIVALS * number as u32, FleetNews::Start(number));
         }
         fleet
     }
@@ -174,28 +174,28 @@ impl Fleet {
         self.now = end;
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: FleetNews) {
         match event {
-            Event::Start(number) => {
+            FleetNews::Start(number) => {
                 let effects = self.nodes[number].start();
                 self.follow(number, effects);
                 // Whoever was there first is found by a beacon.
                 self.connect(number, 0, LATENCY);
             }
-            Event::Deliver { from, to, message } => self.tell(
+            FleetNews::Deliver { from, to, message } => self.tell(
                 to,
                 Input::Message {
                     from: id(from),
                     message,
                 },
             ),
-            Event::Connected { node, peer } => self.tell(node, Input::PeerUp(id(peer))),
-            Event::Tick(number) if self.ticks[number] == Some(self.now) => {
+            FleetNews::Connected { node, peer } => self.tell(node, Input::PeerUp(id(peer))),
+            FleetNews::Tick(number) if self.ticks[number] == Some(self.now) => {
                 self.ticks[number] = None;
                 self.tell(number, Input::Tick);
             }
-            Event::Tick(_) => {}
-            Event::Later(number, input) => self.tell(number, input),
+            FleetNews::Tick(_) => {}
+            FleetNews::Later(number, input) => self.tell(number, input),
         }
     }
 
@@ -204,7 +204,7 @@ impl Fleet {
             return;
         }
         if self.busy_until[number] > self.now {
-            return self.at(self.busy_until[number], Event::Later(number, input));
+            return self.at(self.busy_until[number], FleetNews::Later(number, input));
         }
         let now = Now {
             mono: self.now,
@@ -240,7 +240,7 @@ impl Fleet {
             && self.ticks[number].is_none_or(|set| due < set)
         {
             self.ticks[number] = Some(due);
-            self.at(due, Event::Tick(number));
+            self.at(due, FleetNews::Tick(number));
         }
     }
 
@@ -251,15 +251,15 @@ impl Fleet {
                 .len() as u64;
         }
         let to = self.numbers[&to];
-        self.after(LATENCY, Event::Deliver { from, to, message });
+        self.after(LATENCY, FleetNews::Deliver { from, to, message });
     }
 
     fn connect(&mut self, node: usize, peer: usize, delay: Duration) {
         if node != peer && self.links.insert((node.min(peer), node.max(peer))) {
-            self.after(delay, Event::Connected { node, peer });
+            self.after(delay, FleetNews::Connected { node, peer });
             self.after(
                 delay,
-                Event::Connected {
+                FleetNews::Connected {
                     node: peer,
                     peer: node,
                 },
@@ -267,11 +267,11 @@ impl Fleet {
         }
     }
 
-    fn after(&mut self, delay: Duration, event: Event) {
+    fn after(&mut self, delay: Duration, event: FleetNews) {
         self.at(self.now + delay, event);
     }
 
-    fn at(&mut self, time: Time, event: Event) {
+    fn at(&mut self, time: Time, event: FleetNews) {
         self.count += 1;
         self.queue.insert((time, self.count), event);
     }

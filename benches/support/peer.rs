@@ -7,14 +7,14 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-pub struct Peer {
+pub struct BenchPeer {
     child: Child,
     /// None while it is told to end.
     ask: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-impl Peer {
+impl BenchPeer {
     /// Starts the script and prints its first line; None, after saying so, if what it needs cannot
     /// be installed.
     pub fn start(script: &str, arguments: &[&str]) -> Option<Self> {
@@ -56,7 +56,7 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for BenchPeer {
     fn drop(&mut self) {
         self.ask = None;
         let _ = self.child.wait();

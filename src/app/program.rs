@@ -52,11 +52,11 @@ pub(super) struct NodeProgram {
     runtime: Handle,
     /// Where the program's file is, or was when it was started.
     path: PathBuf,
-    known: Mutex<Known>,
+    known: Mutex<KnownProgram>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownProgram {
     hash: Option<BlobHash>,
     is_hashing: bool,
     replacement: Replacement,
@@ -81,7 +81,7 @@ impl NodeProgram {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownProgram> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

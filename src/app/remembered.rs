@@ -89,7 +89,7 @@ fn read<T: Default>(path: &Path, most: u64, decode: impl Fn(&[u8]) -> Result<T, 
 /// Writes what it is told, the newest only, beside the node's loop.
 pub struct NotesWriter<T> {
     newest: watch::Sender<Numbered<T>>,
-    progress: watch::Receiver<Progress>,
+    progress: watch::Receiver<WriteProgress>,
 }
 
 /// What is to be written, and how much was told before it.
@@ -101,7 +101,7 @@ struct Numbered<T> {
 
 /// How far writing got, and why the last try failed, if it did.
 #[derive(Clone, Default)]
-struct Progress {
+struct WriteProgress {
     number: u64,
     error: Option<String>,
 }
@@ -198,7 +198,7 @@ impl<T: Clone + Default + Send + Sync + 'static> NotesWriter<T> {
     /// Called inside the runtime that runs the node.
     fn start(path: PathBuf, encode: fn(&T) -> Vec<u8>, failed: fn(&Path, io::Error)) -> Self {
         let (newest, mut told) = watch::channel(Numbered::<T>::default());
-        let (tell, progress) = watch::channel(Progress::default());
+        let (tell, progress) = watch::channel(WriteProgress::default());
         tokio::spawn(async move {
             let mut has_failed = false;
             while told_or_due(&mut told, has_failed).await {
@@ -217,7 +217,7 @@ impl<T: Clone + Default + Send + Sync + 'static> NotesWriter<T> {
                 if let Some(error) = error.filter(|_| !had_failed) {
                     failed(&path, error);
                 }
-                tell.send_replace(Progress { number, error: why });
+                tell.send_replace(WriteProgress { number, error: why });
             }
         });
         Self { newest, progress }
@@ -293,7 +293,7 @@ mod tests {
         assert!(writer.write(vec![secret("A")]).await.is_err());
         std::fs::create_dir(&nowhere).unwrap();
         let mut progress = writer.progress.clone();
-        let is_written = |progress: &Progress| progress.error.is_none();
+        let is_written = |progress: &WriteProgress| progress.error.is_none();
         progress.wait_for(is_written).await.unwrap();
         let bytes = std::fs::read(nowhere.join(SECRETS_FILE)).unwrap();
         assert_eq!(secrets::decode(&bytes).unwrap(), [secret("A")]);

@@ -2,7 +2,7 @@
 
 use super::{
     counts::{self, Count},
-    datasets::{self, Look, Named, Seen},
+    datasets::{self, DatasetFiles, DatasetProbe, Named},
     engine::IntegrationSettings,
     job::DEFAULT_WORKERS_PER_GPU,
     plan::{
@@ -30,7 +30,7 @@ use std::{
 const MAX_GROUPS: usize = 16;
 
 /// What is to be integrated, and how.
-pub(super) struct Request {
+pub(super) struct IntegrationRequest {
     pub(super) named: Vec<Named>,
     /// Where the file says which detector it is.
     pub(super) place: Range<usize>,
@@ -101,7 +101,10 @@ impl CommonKeys {
     }
 }
 
-pub(super) fn build(request: Request, common: &CommonKeys) -> Result<Vec<PlacedJob>, Fault> {
+pub(super) fn build(
+    request: IntegrationRequest,
+    common: &CommonKeys,
+) -> Result<Vec<PlacedJob>, Fault> {
     let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let workers = request.workers.unwrap_or_else(cores);
     let is_split = match request.strategy {
@@ -109,7 +112,7 @@ pub(super) fn build(request: Request, common: &CommonKeys) -> Result<Vec<PlacedJ
         Strategy::Whole => false,
         Strategy::Auto => (request.named.len() as u64) < u64::from(workers),
     };
-    let look = Look {
+    let look = DatasetProbe {
         dataset: request.dataset.as_deref(),
         entry: request.entry.as_deref(),
         directories: &request.directories,
@@ -136,7 +139,7 @@ pub(super) fn build(request: Request, common: &CommonKeys) -> Result<Vec<PlacedJ
 }
 
 /// Fails where no dataset is of the detector: that is what was said of it, and not of one of them.
-fn check_shape(request: &Request, seen: &[Seen]) -> Result<(), Fault> {
+fn check_shape(request: &IntegrationRequest, seen: &[DatasetFiles]) -> Result<(), Fault> {
     // A detector that cannot be made out is told of when it is used.
     let Ok(wanted) = request.pictures.detector_shape(&request.settings) else {
         return Ok(());
@@ -163,7 +166,7 @@ fn check_shape(request: &Request, seen: &[Seen]) -> Result<(), Fault> {
 
 /// Fails where results would have the place of what they are made of: measured data are never
 /// replaced, whatever is said of results that are there.
-fn check_output(request: &Request, seen: &[Seen]) -> Result<(), Fault> {
+fn check_output(request: &IntegrationRequest, seen: &[DatasetFiles]) -> Result<(), Fault> {
     let Some(location) = &request.location else {
         return Ok(());
     };
@@ -190,7 +193,7 @@ fn check_output(request: &Request, seen: &[Seen]) -> Result<(), Fault> {
 
 /// The files that datasets lead to: nobody named them, and they are read and travel like those that
 /// were.
-fn others(request: &Request, seen: &[Seen]) -> Option<String> {
+fn others(request: &IntegrationRequest, seen: &[DatasetFiles]) -> Option<String> {
     const LISTED: usize = 8;
     // Without the `.` that names in files begin with.
     let clean = |path: &Path| path.components().collect::<PathBuf>();
@@ -224,8 +227,8 @@ fn others(request: &Request, seen: &[Seen]) -> Option<String> {
 }
 
 fn jobs(
-    request: Request,
-    seen: Vec<Seen>,
+    request: IntegrationRequest,
+    seen: Vec<DatasetFiles>,
     is_split: bool,
     common: &CommonKeys,
 ) -> Result<Vec<PlacedJob>, Fault> {
@@ -244,7 +247,7 @@ fn jobs(
     let mut jobs = Vec::with_capacity(2 * groups);
     let mut rest = seen;
     // The groups before this one, the last of them last.
-    let mut before: Vec<Group> = Vec::new();
+    let mut before: Vec<DatasetGroup> = Vec::new();
     for group in 0..groups {
         // As even as whole numbers are.
         let behind = rest.split_off(rest.len().div_ceil(groups - group));
@@ -267,7 +270,7 @@ fn jobs(
         if request.workers.is_some() {
             share_workers(&mut jobs[first..], &before);
         }
-        before.push(Group {
+        before.push(DatasetGroup {
             frames: from,
             write: name,
         });
@@ -276,7 +279,7 @@ fn jobs(
 }
 
 /// The jobs of some datasets.
-struct Group {
+struct DatasetGroup {
     frames: Option<String>,
     write: String,
 }
@@ -284,7 +287,7 @@ struct Group {
 /// `workers` counts those of all jobs. The frames of a group come after those of the group before,
 /// and beside the writing of its results, which leaves most workers idle: what is open there counts
 /// here. Nothing is left of groups before that one then.
-fn share_workers(group: &mut [PlacedJob], before: &[Group]) {
+fn share_workers(group: &mut [PlacedJob], before: &[DatasetGroup]) {
     let [earlier @ .., last] = before else {
         return;
     };
@@ -299,14 +302,14 @@ fn share_workers(group: &mut [PlacedJob], before: &[Group]) {
 }
 
 fn plan(
-    request: &Request,
-    seen: Vec<Seen>,
+    request: &IntegrationRequest,
+    seen: Vec<DatasetFiles>,
     common: &CommonKeys,
 ) -> Result<(IntegratePlan, Vec<Upload>), Fault> {
     let mut datasets: Vec<DatasetPlan> = Vec::with_capacity(seen.len());
     let mut inputs: Vec<Upload> = Vec::new();
     let root = root(&seen);
-    for Seen {
+    for DatasetFiles {
         mut plan, files, ..
     } in seen
     {
@@ -368,7 +371,7 @@ fn plan(
 }
 
 /// The deepest directory that all files are below.
-fn root(seen: &[Seen]) -> PathBuf {
+fn root(seen: &[DatasetFiles]) -> PathBuf {
     let parents = seen.iter().flat_map(|seen| &seen.files).filter_map(|file| {
         std::path::absolute(file)
             .ok()
@@ -386,7 +389,7 @@ fn root(seen: &[Seen]) -> PathBuf {
 
 /// One job of the chain.
 fn job(
-    request: &Request,
+    request: &IntegrationRequest,
     common: &CommonKeys,
     name: &str,
     plan: &IntegratePlan,
@@ -468,7 +471,7 @@ fn check_size(common: &CommonKeys, name: &str, params: &ParamSpace) -> Result<()
 }
 
 /// What travels with every task: images, the plan, and the data where the file says so.
-fn uploads(request: &Request, plan: &IntegratePlan, inputs: &[Upload]) -> Vec<Upload> {
+fn uploads(request: &IntegrationRequest, plan: &IntegratePlan, inputs: &[Upload]) -> Vec<Upload> {
     let mut uploads = request.pictures.uploads.clone();
     uploads.push(Upload {
         path: PLAN_FILE.into(),
@@ -513,14 +516,14 @@ fn params(plan: &IntegratePlan) -> ParamSpace {
 }
 
 /// What a worker gets.
-fn asked_resources(request: &Request, common: &CommonKeys) -> Resources {
+fn asked_resources(request: &IntegrationRequest, common: &CommonKeys) -> Resources {
     let named = common.resources.clone();
     named.unwrap_or_else(|| resources(request))
 }
 
 /// Without `[resources]`: a share of a GPU for Vulkan, a core for each thread; if nothing was said,
 /// what a node has.
-fn resources(request: &Request) -> Resources {
+fn resources(request: &IntegrationRequest) -> Resources {
     let cores = |threads: u32| Resources {
         cpu_milli: threads.saturating_mul(1000),
         ..Resources::default()

@@ -2,8 +2,8 @@
 //! is measured where the job is submitted.
 
 use super::{
-    chain::Request,
-    datasets::Seen,
+    chain::IntegrationRequest,
+    datasets::DatasetFiles,
     frames::Stack,
     measure::measure,
     plan::{DatasetPlan, EngineRequest},
@@ -36,7 +36,11 @@ impl Count {
 
 /// The request with what was measured, and what is to be said of it. What cannot be measured fails
 /// where it is integrated.
-pub(super) fn measured(request: Request, seen: &[Seen], cores: u32) -> (Request, Option<String>) {
+pub(super) fn measured(
+    request: IntegrationRequest,
+    seen: &[DatasetFiles],
+    cores: u32,
+) -> (IntegrationRequest, Option<String>) {
     let wanted = |count| count == Count::Measured;
     let on_gpus = request.engine == EngineRequest::Vulkan;
     let is_much = || {
@@ -65,10 +69,10 @@ pub(super) fn measured(request: Request, seen: &[Seen], cores: u32) -> (Request,
 }
 
 fn of_processor(
-    request: Request,
+    request: IntegrationRequest,
     plan: &DatasetPlan,
     cores: u32,
-) -> (Request, Result<String, String>) {
+) -> (IntegrationRequest, Result<String, String>) {
     let opened = Stack::open_within(
         &plan.path,
         plan.dataset.as_deref(),
@@ -82,13 +86,20 @@ fn of_processor(
     match measured {
         Ok(measured) => {
             let threads = Count::Given(measured.threads);
-            (Request { threads, ..request }, Ok(measured.to_string()))
+            (
+                IntegrationRequest { threads, ..request },
+                Ok(measured.to_string()),
+            )
         }
         Err(why) => (request, Err(why)),
     }
 }
 
-fn of_gpu(request: Request, plan: &DatasetPlan, cores: u32) -> (Request, Result<String, String>) {
+fn of_gpu(
+    request: IntegrationRequest,
+    plan: &DatasetPlan,
+    cores: u32,
+) -> (IntegrationRequest, Result<String, String>) {
     // What nobody has asked to have measured is as workers have it without this.
     let left_out = |count: Count, usual: u32| match count {
         Count::Given(count) => Some(count),
@@ -117,7 +128,7 @@ fn of_gpu(request: Request, plan: &DatasetPlan, cores: u32) -> (Request, Result<
                 Count::Measured => Count::Given(best),
                 Count::Given(_) | Count::Auto => count,
             };
-            let request = Request {
+            let request = IntegrationRequest {
                 threads: found(request.threads, best.threads),
                 workers_per_gpu: found(request.workers_per_gpu, best.workers),
                 ..request

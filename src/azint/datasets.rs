@@ -218,7 +218,7 @@ fn matching(pattern: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// How datasets are looked at.
-pub(super) struct Look<'l> {
+pub(super) struct DatasetProbe<'l> {
     /// Of all, unless a file says otherwise.
     pub(super) dataset: Option<&'l str>,
     pub(super) entry: Option<&'l str>,
@@ -233,7 +233,7 @@ pub(super) struct Look<'l> {
 }
 
 /// A dataset, and every file that it needs.
-pub(super) struct Seen {
+pub(super) struct DatasetFiles {
     pub(super) plan: DatasetPlan,
     pub(super) files: Vec<PathBuf>,
     /// Of its decoded frames; 0 where there is nothing to do.
@@ -244,7 +244,7 @@ pub(super) struct Seen {
 
 /// Looks into each file. What is wrong with one is found again, and told, by the task that writes
 /// its results.
-pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
+pub(super) fn look(named: &[Named], look: &DatasetProbe<'_>) -> Vec<DatasetFiles> {
     let names = names(named);
     let seen = |(named, name): (&Named, String)| {
         let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
@@ -278,7 +278,7 @@ pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
                 .frames_per_task
                 .unwrap_or_else(|| frames_per_task(&stack, look.workers));
         }
-        Seen {
+        DatasetFiles {
             plan,
             files,
             bytes,

@@ -2,7 +2,7 @@
 //! out.
 
 use super::{
-    chain::{self, CommonKeys, InputFiles, Request, Strategy},
+    chain::{self, CommonKeys, InputFiles, IntegrationRequest, Strategy},
     counts::Count,
     datasets::{self, MAX_DATASETS, Named},
     plan::{EngineRequest, Existing, OnBadFrames},
@@ -50,7 +50,7 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         ],
     )?;
     let count = |key: &str| fields.u32(key, 1).map(|item| item.map(|item| item.value));
-    let request = Request {
+    let request = IntegrationRequest {
         named,
         place: ["detector", "poni", "pyfai"]
             .into_iter()
@@ -95,7 +95,7 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
 
 /// Fails where this machine has none of the files: then the paths are wrong, which is more than one
 /// dataset's problem. Files that are shared may be where only the nodes see them.
-fn check_there(fields: &Fields<'_, '_>, request: &Request) -> Result<(), Fault> {
+fn check_there(fields: &Fields<'_, '_>, request: &IntegrationRequest) -> Result<(), Fault> {
     let may_lack = fields.context.following.is_some() || request.input == InputFiles::Shared;
     let is_any_there = request.named.iter().any(|named| named.path.exists());
     let Some(first) = request.named.first().filter(|_| !may_lack && !is_any_there) else {

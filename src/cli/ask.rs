@@ -7,7 +7,7 @@ use super::{
     },
     exit::{CliError, Exit, print},
     listing, membership,
-    output::{self, ClusterStatus, TaskEnd, TaskLine},
+    output::{self, ClusterStatus, ListedTask, TaskEnd},
     run,
     selection::select,
     shown::ShownLog,
@@ -160,7 +160,7 @@ async fn tasks(
             .tasks(&args.name.job, state, offset, TASKS_A_PAGE)
             .await?;
         let count = page.tasks.len() as u32;
-        let line = |row: TaskRow| TaskLine {
+        let line = |row: TaskRow| ListedTask {
             end: ends.remove(&row.task),
             node: row.node.as_ref().map(|node| {
                 let name = names.get(node.as_str()).cloned();

@@ -123,7 +123,7 @@ mod tests {
     use nodectl_types::{JobId, Phase};
 
     #[derive(Parser)]
-    struct Line {
+    struct ListingLine {
         #[command(flatten)]
         args: JobsArgs,
     }
@@ -189,7 +189,7 @@ mod tests {
             step(9, &[], Phase::Done),
         ];
         let shown = |line: &[&str]| {
-            let args = Line::parse_from(["jobs"].iter().chain(line)).args;
+            let args = ListingLine::parse_from(["jobs"].iter().chain(line)).args;
             let chosen = jobs(heads.iter().map(JobLine::from).collect(), &args);
             let told = chosen.iter().map(|job| (job.id.clone(), job.phase));
             told.collect::<Vec<_>>()
@@ -207,7 +207,7 @@ mod tests {
         ended.phase = Phase::Done;
         let lines = [head(1, "fit-a", 40_000), ended, head(3, "other", 60_000)];
         let ids = |line: &[&str]| {
-            let args = Line::parse_from(["jobs"].iter().chain(line)).args;
+            let args = ListingLine::parse_from(["jobs"].iter().chain(line)).args;
             let chosen = jobs(lines.iter().map(JobLine::from).collect(), &args);
             let numbers = chosen.iter().map(|job| u64::from_str_radix(&job.id, 16));
             numbers

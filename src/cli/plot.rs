@@ -2,7 +2,7 @@
 //! Here is decided which results are shown, which is the best, and where the file goes.
 
 use super::{
-    args::{Goal, PlotSpec, ResultsArgs},
+    args::{GoalArg, PlotSpec, ResultsArgs},
     exit::{CliError, Exit, print},
     run,
     selection::{column, goal_of, params, unknown},
@@ -163,10 +163,10 @@ fn number(value: &Json) -> Option<f64> {
 }
 
 /// The index of the best point that is done; of equals the first task's.
-fn best(points: &[PlottedTask], goal: Goal) -> Option<usize> {
+fn best(points: &[PlottedTask], goal: GoalArg) -> Option<usize> {
     let sign = match goal {
-        Goal::Min => 1.0,
-        Goal::Max => -1.0,
+        GoalArg::Min => 1.0,
+        GoalArg::Max => -1.0,
     };
     let counts = |task: &PlottedTask| task.point.done && task.point.y.is_finite();
     let done = points.iter().enumerate().filter(|(_, point)| counts(point));
@@ -274,8 +274,8 @@ mod tests {
         assert_eq!(
             (
                 points.len(),
-                best(&points, Goal::Max),
-                best(&points, Goal::Min)
+                best(&points, GoalArg::Max),
+                best(&points, GoalArg::Min)
             ),
             (6, Some(2), Some(0))
         );
@@ -283,8 +283,8 @@ mod tests {
             metric: "accuracy".into(),
             goal: "min".into(),
         };
-        assert_eq!(goal_of("accuracy", Some(&sweep)), Some(Goal::Min));
-        assert_eq!(goal_of("test.accuracy", Some(&sweep)), Some(Goal::Min));
+        assert_eq!(goal_of("accuracy", Some(&sweep)), Some(GoalArg::Min));
+        assert_eq!(goal_of("test.accuracy", Some(&sweep)), Some(GoalArg::Min));
         // What nobody said is not guessed.
         assert_eq!(goal_of("test.loss", Some(&sweep)), None);
         assert_eq!(goal_of("loss", None), None);
@@ -294,7 +294,7 @@ mod tests {
     fn the_picture_names_its_axes_and_the_best() {
         let spec = spec("lr:accuracy:act");
         let points = points(&sweep(), &spec).unwrap();
-        let svg = self::svg("digits", &spec, &points, best(&points, Goal::Max));
+        let svg = self::svg("digits", &spec, &points, best(&points, GoalArg::Max));
         for part in [
             "<svg",
             "lr (log scale)",
@@ -342,12 +342,12 @@ mod tests {
         assert_eq!(
             (
                 points.len(),
-                best(&points, Goal::Min),
-                best(&points, Goal::Max)
+                best(&points, GoalArg::Min),
+                best(&points, GoalArg::Max)
             ),
             (6, Some(0), Some(3))
         );
-        let svg = self::svg("sweep", &spec, &points, best(&points, Goal::Min));
+        let svg = self::svg("sweep", &spec, &points, best(&points, GoalArg::Min));
         assert!(
             svg.contains("3 tasks beyond the axis: 1 NaN, 1 infinite, 1 up to 5.97e258"),
             "{svg}"

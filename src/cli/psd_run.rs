@@ -15,7 +15,7 @@ use nodectl_launch::{
     LaunchError,
     cluster_file::Host,
     node::{ClusterFacts, LaunchFacts},
-    poseidon::{self, Cluster, ScriptOptions, ScriptSharing},
+    poseidon::{self, PoseidonCluster, ScriptOptions, ScriptSharing},
     process::{self, RunningProcess},
     ssh::{self, HostStart, RemoteProgram, SshTarget},
 };
@@ -35,7 +35,7 @@ const HERE: &str = "localhost";
 
 /// A run: its cluster file, and where its parts are.
 struct PsdRun {
-    cluster: Cluster,
+    cluster: PoseidonCluster,
     program: RemoteProgram,
     facts: ClusterFacts,
     secret: Zeroizing<String>,

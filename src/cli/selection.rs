@@ -1,7 +1,7 @@
 //! Which results are shown, and in which order: `results --sort`, `--best`, `-n`; and what a result
 //! has under a name.
 
-use super::args::{Goal, ResultsArgs};
+use super::args::{GoalArg, ResultsArgs};
 use nodectl_types::suggest::nearest;
 use nodectl_wire::api::{StatusName, SweepView, TaskResult};
 use serde_json::Value as Json;
@@ -180,12 +180,12 @@ fn names(result: &TaskResult) -> Vec<String> {
 
 /// Whether the least value of a column is the best, or the greatest, if the job's sweep says so of
 /// it.
-pub fn goal_of(name: &str, sweep: Option<&SweepView>) -> Option<Goal> {
+pub fn goal_of(name: &str, sweep: Option<&SweepView>) -> Option<GoalArg> {
     let metric = name.rsplit('.').next().unwrap_or(name);
     let sweep = sweep.filter(|sweep| sweep.metric == metric)?;
     Some(match sweep.goal.as_str() {
-        "min" => Goal::Min,
-        _ => Goal::Max,
+        "min" => GoalArg::Min,
+        _ => GoalArg::Max,
     })
 }
 
@@ -196,13 +196,13 @@ mod tests {
     use serde_json::json;
 
     #[derive(Parser)]
-    struct Line {
+    struct SelectionLine {
         #[command(flatten)]
         args: ResultsArgs,
     }
 
     fn args(line: &[&str]) -> ResultsArgs {
-        Line::parse_from(["results", "last"].iter().chain(line)).args
+        SelectionLine::parse_from(["results", "last"].iter().chain(line)).args
     }
 
     fn result(task: u32, rate: f64, value: Json) -> TaskResult {

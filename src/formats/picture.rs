@@ -38,12 +38,12 @@ impl Picture {
     /// Rows and columns, from the header alone.
     pub fn extent(path: &Path) -> Result<[u32; 2], String> {
         let file = files::open(path).map_err(|error| error.to_string())?;
-        match Kind::of(&file)? {
-            Kind::Png => {
+        match ImageKind::of(&file)? {
+            ImageKind::Png => {
                 let [rows, columns, _] = png_shape(&png::inspect(&file)?)?;
                 Ok([rows, columns])
             }
-            Kind::Jpeg => {
+            ImageKind::Jpeg => {
                 let (_, [rows, columns, _]) = jpeg(BufReader::new(&file), length(&file)?)?;
                 Ok([rows, columns])
             }
@@ -54,9 +54,9 @@ impl Picture {
     /// its length has, or more than 1 GiB of them, is refused before they are allocated.
     pub fn read(path: &Path) -> Result<Self, String> {
         let file = files::open(path).map_err(|error| error.to_string())?;
-        match Kind::of(&file)? {
-            Kind::Png => read_png(&file),
-            Kind::Jpeg => read_jpeg(&file),
+        match ImageKind::of(&file)? {
+            ImageKind::Png => read_png(&file),
+            ImageKind::Jpeg => read_jpeg(&file),
         }
     }
 
@@ -100,12 +100,12 @@ impl Picture {
     }
 }
 
-enum Kind {
+enum ImageKind {
     Png,
     Jpeg,
 }
 
-impl Kind {
+impl ImageKind {
     /// What a file's first bytes say. They are read once more afterwards.
     fn of(mut file: &File) -> Result<Self, String> {
         let mut first = [0; 8];

@@ -46,12 +46,12 @@ pub(super) struct PutArgs {
 }
 
 /// Where a body goes.
-enum Shelf {
+enum BodySink {
     Lasting(Arc<dyn Blobs>),
     Pool(JobId, Arc<dyn KeptBlobs>),
 }
 
-impl Shelf {
+impl BodySink {
     fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
         match self {
             Self::Lasting(blobs) => blobs.writer(),
@@ -85,10 +85,10 @@ pub(super) async fn put(
 ) -> Result<Json<Stored>, ApiError> {
     let expected = args.expect.as_deref().map(parse_hash).transpose()?;
     let shelf = match args.pool.as_deref() {
-        None => Shelf::Lasting(shared.api.blobs.clone()),
+        None => BodySink::Lasting(shared.api.blobs.clone()),
         Some(pool) => {
             let pool = own_pool(&shared, &caller, pool).await?;
-            Shelf::Pool(pool, shared.api.kept.clone())
+            BodySink::Pool(pool, shared.api.kept.clone())
         }
     };
     let (pieces, received) = mpsc::channel(PIECES);
@@ -190,7 +190,7 @@ enum WriteError {
 }
 
 fn write(
-    shelf: &Shelf,
+    shelf: &BodySink,
     mut pieces: mpsc::Receiver<Option<Bytes>>,
     expected: Option<BlobHash>,
 ) -> Result<Stored, WriteError> {

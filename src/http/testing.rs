@@ -143,7 +143,7 @@ impl FakeNode {
             }),
             kept: Arc::new(NothingKept),
             network: Arc::new(FakeNetwork(report)),
-            pools: Arc::new(Echo),
+            pools: Arc::new(ByteEcho),
             trainings: Arc::new(NoTrainings),
             gpus: Arc::new(BrokenMeter),
             facts: Arc::new(facts(directory.path(), solo)),
@@ -380,9 +380,9 @@ impl Trainings for NoTrainings {
 }
 
 /// Sends its clients' bytes back.
-struct Echo;
+struct ByteEcho;
 
-impl PoolService for Echo {
+impl PoolService for ByteEcho {
     fn serve(&self, _: Author, client: Box<dyn Duplex>) -> BoxFuture<'static, ()> {
         Box::pin(async {
             let (mut source, mut sink) = tokio::io::split(client);

@@ -19,7 +19,7 @@ pub(super) struct Chain {
 }
 
 /// What all jobs of a chain share.
-struct Common<'c> {
+struct ChainCommon<'c> {
     fields: &'c Fields<'c, 'c>,
     name_span: Range<usize>,
     after: Vec<Item<String>>,
@@ -41,7 +41,7 @@ pub(super) fn build(fields: &Fields<'_, '_>, chain: Chain) -> Result<Vec<PlacedJ
         span: name_span.clone(),
     });
     common::check_count(fields, &chain.params, tiles.as_ref())?;
-    let common = Common {
+    let common = ChainCommon {
         fields,
         name_span,
         after,
@@ -61,7 +61,7 @@ pub(super) fn build(fields: &Fields<'_, '_>, chain: Chain) -> Result<Vec<PlacedJ
     Ok(jobs)
 }
 
-impl Common<'_> {
+impl ChainCommon<'_> {
     /// The jobs in which tiles are computed, each after the one before.
     fn rounds(&self, name: &str) -> Result<Vec<PlacedJob>, Fault> {
         let rounds = &self.chain.rounds;

@@ -16,7 +16,7 @@ use std::{
 };
 
 /// What all parameter sets together need.
-pub(super) struct Needs {
+pub(super) struct KernelNeeds {
     /// The greatest extents of the space along x, y and z.
     pub(super) most: [u32; 3],
     /// The least extents of the space along x, y and z.
@@ -51,8 +51,8 @@ impl Checker<'_, '_> {
         plan: &KernelPlan,
         params: &ParamSpace,
         differ: bool,
-    ) -> Result<Needs, Fault> {
-        let mut needs = Needs {
+    ) -> Result<KernelNeeds, Fault> {
+        let mut needs = KernelNeeds {
             most: [0; 3],
             least: [u32::MAX; 3],
             cell_bytes: BTreeMap::new(),
@@ -77,7 +77,7 @@ impl Checker<'_, '_> {
         &mut self,
         plan: &KernelPlan,
         set: &Params,
-        needs: &mut Needs,
+        needs: &mut KernelNeeds,
     ) -> Result<(), Fault> {
         let resolved = plan.resolve(set).map_err(|error| self.fault(error))?;
         needs.add_space(resolved.space);
@@ -253,7 +253,7 @@ impl Checker<'_, '_> {
     }
 }
 
-impl Needs {
+impl KernelNeeds {
     fn add_space(&mut self, space: [u32; 3]) {
         for (axis, extent) in space.into_iter().enumerate() {
             self.most[axis] = self.most[axis].max(extent);

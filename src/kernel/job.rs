@@ -2,7 +2,7 @@
 
 use super::{
     chain::{self, Chain},
-    check::{Checker, Needs},
+    check::{Checker, KernelNeeds},
     inputs::{self, InputSpec},
     iterate::{self, Iterate},
     outputs::{self, OutputSpec},
@@ -216,7 +216,7 @@ impl<'a> KernelJob<'a> {
         self.inputs.iter().find(|input| input.binding == name)
     }
 
-    fn check(&self, plan: &mut KernelPlan) -> Result<Needs, Fault> {
+    fn check(&self, plan: &mut KernelPlan) -> Result<KernelNeeds, Fault> {
         if plan.swaps.is_empty() {
             return self.checker().check(plan, self.params, self.sets_differ);
         }
@@ -228,7 +228,7 @@ impl<'a> KernelJob<'a> {
 
     /// Gives the second binding of each swapped pair what each cell has of the first, where the
     /// job file leaves it open.
-    fn extend_swapped(&self, plan: &mut KernelPlan, needs: &Needs) {
+    fn extend_swapped(&self, plan: &mut KernelPlan, needs: &KernelNeeds) {
         for (read, written) in &plan.swaps {
             let mut outputs = self.outputs.iter();
             if outputs.any(|output| output.plan.binding == *written && !output.per_cell.is_empty())

@@ -85,13 +85,13 @@ pub fn content(
 }
 
 /// Start and shape of a box of cells, in numpy's order.
-type Block = (Vec<u64>, Vec<u64>);
+type CellBox = (Vec<u64>, Vec<u64>);
 
 /// Where in the whole array the numbers that are generated begin, and which they are.
 fn generated_block(
     resolved: &ResolvedArray,
     scalar: Scalar,
-    cut: Option<Block>,
+    cut: Option<CellBox>,
 ) -> (Vec<u64>, Info) {
     let whole = &resolved.shape;
     let (start, shape) = match cut {
@@ -105,7 +105,7 @@ fn generate(
     resolved: &ResolvedArray,
     source: &GeneratedSource,
     scalar: Scalar,
-    cut: Option<Block>,
+    cut: Option<CellBox>,
 ) -> Result<Array, LoadError> {
     let (start, info) = generated_block(resolved, scalar, cut);
     let bytes = info.bytes().and_then(|bytes| usize::try_from(bytes).ok());

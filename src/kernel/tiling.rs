@@ -2,7 +2,7 @@
 //! steps and for the end.
 
 use super::{
-    check::Needs,
+    check::KernelNeeds,
     cut::{self, Cut, Demand},
     job::KernelJob,
     plan::{BindingPlan, Combine, Content, KernelPlan},
@@ -14,7 +14,7 @@ impl KernelJob<'_> {
     pub(super) fn choose_cut(
         &self,
         plan: &KernelPlan,
-        needs: &Needs,
+        needs: &KernelNeeds,
         workgroup: [u32; 3],
     ) -> Result<Cut, Fault> {
         let demand = Demand {

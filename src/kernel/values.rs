@@ -3,7 +3,7 @@
 use super::plan::Quantity;
 use nodectl_jobfile::{
     Fault, Fields, Item,
-    keys::command::{Known, check_placeholders},
+    keys::command::{PlaceholderNames, check_placeholders},
     to_i64, type_name,
 };
 use nodectl_types::{ParamSpace, Value, template};
@@ -12,14 +12,14 @@ use toml::{Spanned, de::DeValue};
 
 /// Reads values that may name parameters, and remembers whether any did.
 pub(super) struct ValueReader<'p> {
-    names: Known<'p>,
+    names: PlaceholderNames<'p>,
     names_params: Cell<bool>,
 }
 
 impl<'p> ValueReader<'p> {
     pub(super) fn new(params: &'p ParamSpace) -> Self {
         Self {
-            names: Known::new(params),
+            names: PlaceholderNames::new(params),
             names_params: Cell::new(false),
         }
     }

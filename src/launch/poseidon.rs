@@ -24,7 +24,7 @@ const MAX_NODES: usize = 4096;
 
 /// Who takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cluster {
+pub struct PoseidonCluster {
     pub workers: Vec<String>,
     pub servers: Vec<String>,
     /// This machine if None.
@@ -37,7 +37,7 @@ pub struct Cluster {
 /// Who logs in on machines of AWS, for whose key `pem_file` is.
 const AWS_USER: &str = "ubuntu";
 
-impl Cluster {
+impl PoseidonCluster {
     /// Who logs in on other machines; ssh's own choice if None. The reference's default is that of
     /// AWS's images; elsewhere no such user is to be expected.
     pub fn user(&self) -> Option<&str> {
@@ -57,7 +57,7 @@ pub struct ScriptOptions {
     pub use_sfb: bool,
 }
 
-pub fn load(path: &Path) -> Result<Cluster, LaunchError> {
+pub fn load(path: &Path) -> Result<PoseidonCluster, LaunchError> {
     let (text, file) = (read(path)?, path.display().to_string());
     let cluster = parse(&text, &file)?;
     if let Some(key) = &cluster.pem_file
@@ -89,7 +89,7 @@ fn place(text: &str, file: &str, key: &str) -> String {
     }
 }
 
-pub fn parse(text: &str, file: &str) -> Result<Cluster, LaunchError> {
+pub fn parse(text: &str, file: &str) -> Result<PoseidonCluster, LaunchError> {
     let object: Map<String, Value> = serde_json::from_str(text).map_err(|error| {
         let hint = "it is a JSON object with `worker_nodes` and `server_nodes`".to_string();
         LaunchError::bad_file(
@@ -129,7 +129,7 @@ pub fn parse(text: &str, file: &str) -> Result<Cluster, LaunchError> {
     if let Some(problem) = master.as_deref().and_then(|host| check_host(host).err()) {
         return Err(LaunchError::bad_file(place("master_node"), problem, None));
     }
-    Ok(Cluster {
+    Ok(PoseidonCluster {
         workers: hosts("worker_nodes")?,
         servers: hosts("server_nodes")?,
         master,

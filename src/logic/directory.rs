@@ -10,14 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A head, and its hash, which is asked for whenever another takes its place.
 #[derive(Debug)]
-struct Known {
+struct KnownHead {
     head: JobHead,
     hash: u64,
 }
 
 #[derive(Debug)]
 pub struct Directory {
-    heads: BTreeMap<JobId, Box<Known>>,
+    heads: BTreeMap<JobId, Box<KnownHead>>,
     /// Hashes over the heads of each bucket and over what was removed of it, kept up: equal where
     /// these are.
     digests: Vec<u64>,
@@ -174,7 +174,7 @@ impl Directory {
         let job = head.job;
         self.toggle(job);
         let hash = hash(&head);
-        let before = self.heads.insert(job, Known { head, hash }.into());
+        let before = self.heads.insert(job, KnownHead { head, hash }.into());
         self.toggle(job);
         before.map(|known| known.head)
     }

@@ -25,7 +25,7 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct Lattice {
     tasks: u32,
-    known: Seldom<Known>,
+    known: Seldom<TaskCells>,
     done: u32,
     cancelled: u32,
     /// How many tasks failed how often: `failed_for_good` is asked every turn.
@@ -36,9 +36,9 @@ pub struct Lattice {
 
 /// What is known of single tasks.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct TaskCells {
     /// Cells of all tasks below `cells.len()`; above they are unknown.
-    cells: Vec<Packed>,
+    cells: Vec<PackedCell>,
     /// The claims that ordered the attempts of results, of which cells have the place: (epoch,
     /// claim).
     claims: Vec<(u32, u32)>,
@@ -54,9 +54,9 @@ struct Known {
     unwhole: BTreeMap<TaskIndex, (Cell, BTreeSet<BlobHash>)>,
 }
 
-impl Blank for Known {
+impl Blank for TaskCells {
     fn blank() -> &'static Self {
-        static BLANK: Known = Known {
+        static BLANK: TaskCells = TaskCells {
             cells: Vec::new(),
             claims: Vec::new(),
             wide: BTreeMap::new(),
@@ -294,19 +294,19 @@ impl Lattice {
     fn set(&mut self, task: TaskIndex, before: Cell, after: Cell) {
         let (index, chunk) = (task as usize, (task / CHUNK) as usize);
         if self.known.cells.len() <= index {
-            self.known.cells.resize(index + 1, Packed::UNKNOWN);
+            self.known.cells.resize(index + 1, PackedCell::UNKNOWN);
         }
         if self.known.digests.len() <= chunk {
             self.known.digests.resize(chunk + 1, 0);
         }
         self.known.digests[chunk] ^= hash(task, before) ^ hash(task, after);
-        match Packed::of(after, &mut self.known.claims) {
+        match PackedCell::of(after, &mut self.known.claims) {
             Some(packed) => {
                 self.known.cells[index] = packed;
                 self.known.wide.remove(&task);
             }
             None => {
-                self.known.cells[index] = Packed::WIDE;
+                self.known.cells[index] = PackedCell::WIDE;
                 self.known.wide.insert(task, after);
             }
         }
@@ -445,9 +445,9 @@ impl Lattice {
 /// claim that ordered its attempt (11), the attempt's number (8) and the stamp (32). What does not
 /// fit is `WIDE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Packed(u64);
+struct PackedCell(u64);
 
-impl Packed {
+impl PackedCell {
     const UNKNOWN: Self = Self(0);
     const WIDE: Self = Self(1 << 62);
     const CANCELLED: Self = Self(2 << 62);

@@ -3,7 +3,7 @@
 
 use super::{
     State,
-    coordinator::{Appended, Coordinator, Watcher},
+    coordinator::{Coordinator, WantedAppend, Watcher},
     io::{Asker, Effect, Lookup},
     lattice::Lattice,
     timers::Timer,
@@ -388,7 +388,7 @@ impl State {
                 coordinator.cancel_tasks(core, lattice, asker, tasks)
             }
             JobQuery::Append { key, known, value } => {
-                coordinator.append(core, asker, Appended { key, known, value });
+                coordinator.append(core, asker, WantedAppend { key, known, value });
             }
             JobQuery::Add { rows } => coordinator.add(core, asker, rows),
             JobQuery::Close => coordinator.close(core, lattice, asker),

@@ -26,7 +26,7 @@ const AT_ONCE: usize = 4;
 const MOST_WAITING: usize = 256;
 
 /// Who waits until a job's cells are here.
-enum Waiting {
+enum CellWaiter {
     Message(NodeId, Box<Message>),
     /// Whoever asked has gone at that time.
     Question(Asker, JobQuery, Time),
@@ -43,7 +43,7 @@ struct Recall {
     is_read: bool,
     /// The job's specification, where it is not whole in memory and has come.
     spec: Option<Arc<JobSpec>>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<CellWaiter>,
 }
 
 /// What is being read again.
@@ -139,7 +139,7 @@ impl State {
         if is_settled || !self.rouse(job) {
             return Some(message);
         }
-        self.wait_for_cells(job, Waiting::Message(from, Box::new(message)));
+        self.wait_for_cells(job, CellWaiter::Message(from, Box::new(message)));
         None
     }
 
@@ -155,7 +155,7 @@ impl State {
             return Some(query);
         }
         let until = self.core.mono() + limits::QUERY_TIMEOUT;
-        if !self.wait_for_cells(job, Waiting::Question(asker, query, until)) {
+        if !self.wait_for_cells(job, CellWaiter::Question(asker, query, until)) {
             let why = "too many questions about the job wait for its journal".to_string();
             self.core.answer(asker, Err(QueryError::Storage(why)));
         }
@@ -164,20 +164,20 @@ impl State {
 
     /// Records of a job that rests were found damaged.
     pub(super) fn lost_at_rest(&mut self, job: JobId, tasks: Vec<TaskIndex>) {
-        self.wait_for_cells(job, Waiting::Lost(tasks));
+        self.wait_for_cells(job, CellWaiter::Lost(tasks));
     }
 
     /// Has the cells of a job that rests read again, for somebody who waits for them. False if too
     /// many wait already.
-    fn wait_for_cells(&mut self, job: JobId, who: Waiting) -> bool {
+    fn wait_for_cells(&mut self, job: JobId, who: CellWaiter) -> bool {
         self.recall(job);
         let now = self.core.mono();
         let Some(recall) = self.recalls.jobs.get_mut(&job) else {
             return false;
         };
-        let is_over = |waiting: &mut Waiting| matches!(waiting, Waiting::Question(.., until) if *until <= now);
+        let is_over = |waiting: &mut CellWaiter| matches!(waiting, CellWaiter::Question(.., until) if *until <= now);
         for waiting in recall.waiting.extract_if(.., is_over) {
-            if let Waiting::Question(asker, ..) = waiting {
+            if let CellWaiter::Question(asker, ..) = waiting {
                 self.core.answer(asker, Err(not_in_time()));
             }
         }
@@ -305,10 +305,10 @@ impl State {
     }
 
     /// A journal, or a specification, cannot be read now. Who asked may ask again.
-    fn cells_missing(&mut self, job: JobId, error: &str, waiting: Vec<Waiting>) {
+    fn cells_missing(&mut self, job: JobId, error: &str, waiting: Vec<CellWaiter>) {
         self.core.notice(format!("job {job}: {error}"));
         for waiting in waiting {
-            if let Waiting::Question(asker, ..) = waiting {
+            if let CellWaiter::Question(asker, ..) = waiting {
                 let error = QueryError::Storage(error.to_string());
                 self.core.answer(asker, Err(error));
             }
@@ -357,13 +357,13 @@ impl State {
         }
         for waiting in waiting {
             match waiting {
-                Waiting::Message(from, message) => self.message(from, *message),
+                CellWaiter::Message(from, message) => self.message(from, *message),
                 // Pages ask again and again: to answer all of it would take longer than to read it.
-                Waiting::Question(asker, _, until) if until <= self.core.mono() => {
+                CellWaiter::Question(asker, _, until) if until <= self.core.mono() => {
                     self.core.answer(asker, Err(not_in_time()));
                 }
-                Waiting::Question(asker, query, _) => self.ask(asker, Query::Job(job, query)),
-                Waiting::Lost(tasks) => self.records_lost(job, tasks),
+                CellWaiter::Question(asker, query, _) => self.ask(asker, Query::Job(job, query)),
+                CellWaiter::Lost(tasks) => self.records_lost(job, tasks),
             }
         }
     }
@@ -394,7 +394,7 @@ impl State {
     pub(super) fn forget_recall(&mut self, job: JobId) {
         let recall = self.recalls.jobs.remove(&job);
         for waiting in recall.into_iter().flat_map(|recall| recall.waiting) {
-            if let Waiting::Question(asker, ..) = waiting {
+            if let CellWaiter::Question(asker, ..) = waiting {
                 self.core.answer(asker, Err(QueryError::NoJob(job)));
             }
         }

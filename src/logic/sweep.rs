@@ -33,15 +33,15 @@ type Score = f64;
 #[derive(Debug)]
 pub struct Trials {
     sweep: Sweep,
-    going: BTreeMap<TaskIndex, Trial>,
-    done: VecDeque<Trial>,
+    going: BTreeMap<TaskIndex, SweepTrial>,
+    done: VecDeque<SweepTrial>,
     /// The scores of those that reached each step at which Asha decides.
     rungs: BTreeMap<u64, BTreeMap<TaskIndex, Score>>,
 }
 
 /// What one task reported.
 #[derive(Clone, Debug)]
-struct Trial {
+struct SweepTrial {
     attempt: Attempt,
     last: MetricPoint,
     best: Score,
@@ -88,7 +88,7 @@ impl Trials {
         }
         if known.is_none_or(|trial| trial.attempt != attempt) {
             self.going
-                .insert(task, Trial::new(attempt, point, first_rung));
+                .insert(task, SweepTrial::new(attempt, point, first_rung));
         }
         let trial = self.going.get_mut(&task).expect("just made sure");
         trial.add(point, score);
@@ -165,7 +165,7 @@ impl Trials {
     }
 }
 
-impl Trial {
+impl SweepTrial {
     fn new(attempt: Attempt, last: MetricPoint, rung: u64) -> Self {
         Self {
             attempt,

@@ -16,7 +16,7 @@
 mod parzen;
 
 use nodectl_types::{Params, SearchAxis, SearchSpace, TaskIndex, Value, sweep::Goal};
-use parzen::{Mixture, Stream};
+use parzen::{Mixture, RandomStream};
 use std::{cmp::Ordering, collections::BTreeMap};
 
 /// Results before which parameters are drawn evenly.
@@ -117,7 +117,7 @@ impl Tpe {
         let (below, above) = self.split(task, running);
         let good = Mixture::new(&self.space.axes, &below);
         let others = Mixture::new(&self.space.axes, &above);
-        let mut stream = Stream::new(self.space.seed, task);
+        let mut stream = RandomStream::new(self.space.seed, task);
         let mut best: Option<(f64, Vec<f64>)> = None;
         for _ in 0..CANDIDATES {
             let point = good.sample(&mut stream);

@@ -431,7 +431,7 @@ fn one_at_a_time_waits_here_however_short_tasks_are() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum PoolStep {
     Submit { pull: bool, near: u8 },
     Update,
     Join { node: bool },
@@ -443,8 +443,8 @@ enum Step {
     Pass(u16),
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    use Step::*;
+fn step() -> impl Strategy<Value = PoolStep> {
+    use PoolStep::*;
     let index = any::<usize>;
     prop_oneof![
         8 => (0u8..10, 0u8..8).prop_map(|(pull, near)| Submit { pull: pull == 0, near }),
@@ -461,7 +461,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A worker as its process sees it.
 #[derive(Default)]
-struct Seen {
+struct SeenWorker {
     ready: bool,
     exit: bool,
     updates: u64,
@@ -469,10 +469,10 @@ struct Seen {
 }
 
 /// What the world knows of the pool.
-struct World {
+struct PoolWorld {
     pool: Pool<()>,
     millis: u64,
-    workers: BTreeMap<WorkerKey, Seen>,
+    workers: BTreeMap<WorkerKey, SeenWorker>,
     joined: u64,
     submitted: u64,
     /// How many updates there were when a task was submitted.
@@ -481,7 +481,7 @@ struct World {
     cancelled: BTreeSet<u64>,
 }
 
-impl World {
+impl PoolWorld {
     fn new() -> Self {
         Self {
             pool: pool(1),
@@ -495,7 +495,7 @@ impl World {
         }
     }
 
-    fn pick(&self, index: usize, wanted: impl Fn(&Seen) -> bool) -> Option<WorkerKey> {
+    fn pick(&self, index: usize, wanted: impl Fn(&SeenWorker) -> bool) -> Option<WorkerKey> {
         let keys: Vec<_> = self
             .workers
             .iter()
@@ -505,10 +505,10 @@ impl World {
         (!keys.is_empty()).then(|| keys[index % keys.len()])
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: PoolStep) {
         let now = at(self.millis);
         match step {
-            Step::Submit { pull, near } => {
+            PoolStep::Submit { pull, near } => {
                 self.submitted += 1;
                 self.updates_before
                     .insert(self.submitted, self.pool.updates());
@@ -518,19 +518,19 @@ impl World {
                 self.pool
                     .submit_near(self.submitted, arguments, 10, holders);
             }
-            Step::Update => assert!(self.pool.update(self.pool.updates() + 1)),
-            Step::Join { node } => {
+            PoolStep::Update => assert!(self.pool.update(self.pool.updates() + 1)),
+            PoolStep::Join { node } => {
                 self.joined += 1;
-                self.workers.insert(self.joined, Seen::default());
+                self.workers.insert(self.joined, SeenWorker::default());
                 self.pool.join(self.joined, if node { A } else { B }, now);
             }
-            Step::Ready(index) => {
+            PoolStep::Ready(index) => {
                 if let Some(key) = self.pick(index, |seen| !seen.ready) {
                     self.workers.get_mut(&key).unwrap().ready = true;
                     assert!(self.pool.ready(key));
                 }
             }
-            Step::Answer(index) => {
+            PoolStep::Answer(index) => {
                 if let Some(key) = self.pick(index, |seen| !seen.tasks.is_empty()) {
                     let task = self
                         .workers
@@ -546,7 +546,7 @@ impl World {
                     }
                 }
             }
-            Step::Die(index) => {
+            PoolStep::Die(index) => {
                 if let Some(key) = self.pick(index, |_| true) {
                     self.workers.remove(&key);
                     let end = if index % 2 == 0 {
@@ -557,10 +557,10 @@ impl World {
                     self.pool.died(key, end, now);
                 }
             }
-            Step::Release { node, must } => {
+            PoolStep::Release { node, must } => {
                 self.pool.release(if node { A } else { B }, must, now);
             }
-            Step::Cancel { task, stop } => {
+            PoolStep::Cancel { task, stop } => {
                 if self.submitted > 0 {
                     let task = task as u64 % self.submitted + 1;
                     self.cancelled.insert(task);
@@ -571,7 +571,7 @@ impl World {
                     }
                 }
             }
-            Step::Pass(millis) => self.millis += u64::from(millis),
+            PoolStep::Pass(millis) => self.millis += u64::from(millis),
         }
         self.finish_turn();
     }
@@ -630,16 +630,16 @@ impl World {
 
     /// From here on nothing fails: everything must end.
     fn heal(&mut self) {
-        self.step(Step::Join { node: true });
+        self.step(PoolStep::Join { node: true });
         let zero = 0;
         while self.workers.values().any(|seen| !seen.ready) {
-            self.step(Step::Ready(zero));
+            self.step(PoolStep::Ready(zero));
         }
         for _ in 0..=self.submitted {
             while self.workers.values().any(|seen| !seen.tasks.is_empty()) {
-                self.step(Step::Answer(zero));
+                self.step(PoolStep::Answer(zero));
             }
-            self.step(Step::Pass(200));
+            self.step(PoolStep::Pass(200));
         }
     }
 }
@@ -649,7 +649,7 @@ proptest! {
 
     #[test]
     fn every_task_ends_once_and_every_update_arrives_in_order(steps in proptest::collection::vec(step(), 0..200)) {
-        let mut world = World::new();
+        let mut world = PoolWorld::new();
         steps.into_iter().for_each(|step| world.step(step));
         world.heal();
         for task in 1..=world.submitted {

@@ -33,7 +33,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 /// Why a pool ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum PoolEnd {
     /// By its client.
     Closed,
     /// The pool has failed: this is told to the client.
@@ -117,13 +117,13 @@ impl Hub {
         Time::default() + self.start.elapsed()
     }
 
-    pub async fn run(mut self, inputs: &mut mpsc::Receiver<HubInput>) -> (Self, End) {
+    pub async fn run(mut self, inputs: &mut mpsc::Receiver<HubInput>) -> (Self, PoolEnd) {
         let mut batch = Vec::with_capacity(TURN);
         loop {
             let timer = tokio::time::sleep_until(self.next_deadline().into());
             tokio::select! {
                 biased;
-                received = inputs.recv_many(&mut batch, TURN) => if received == 0 { return (self, End::Closed) },
+                received = inputs.recv_many(&mut batch, TURN) => if received == 0 { return (self, PoolEnd::Closed) },
                 () = timer => {}
             }
             if let Err(end) = self.turn(batch.drain(..)).await {
@@ -132,7 +132,7 @@ impl Hub {
         }
     }
 
-    async fn turn(&mut self, inputs: impl Iterator<Item = HubInput>) -> Result<(), End> {
+    async fn turn(&mut self, inputs: impl Iterator<Item = HubInput>) -> Result<(), PoolEnd> {
         let now = self.now();
         for input in inputs {
             self.take_in(input, now).await?;
@@ -148,7 +148,7 @@ impl Hub {
         Ok(())
     }
 
-    async fn take_in(&mut self, input: HubInput, now: Time) -> Result<(), End> {
+    async fn take_in(&mut self, input: HubInput, now: Time) -> Result<(), PoolEnd> {
         match input {
             HubInput::Client(batch) => {
                 let length = batch.len();
@@ -157,15 +157,15 @@ impl Hub {
                 }
             }
             // Where nothing is said, the client opens the pool again.
-            HubInput::ClientGone | HubInput::GivenUp => return Err(End::Closed),
+            HubInput::ClientGone | HubInput::GivenUp => return Err(PoolEnd::Closed),
             HubInput::Joined { key, node, outbox } => self.joined(key, node, outbox, now),
             HubInput::Worker(key, batch) => self.worker_frames(key, batch, now),
             HubInput::WorkerGone(key) => self.worker_gone(key, now),
             HubInput::Release { node, must } => {
                 self.pool.release(node, must, now);
             }
-            HubInput::Over(why) => return Err(End::Failed(why)),
-            HubInput::Leave(done) => return Err(End::Leaving(done)),
+            HubInput::Over(why) => return Err(PoolEnd::Failed(why)),
+            HubInput::Leave(done) => return Err(PoolEnd::Leaving(done)),
         }
         Ok(())
     }
@@ -175,10 +175,10 @@ impl Hub {
         frame: Frame<FromClient>,
         batch_bytes: usize,
         now: Time,
-    ) -> Result<(), End> {
+    ) -> Result<(), PoolEnd> {
         let header = frame.header;
         let stored = |error| {
-            End::Failed(format!(
+            PoolEnd::Failed(format!(
                 "an update cannot be kept: {error}\nhint: make room on the node's disk"
             ))
         };
@@ -230,7 +230,7 @@ impl Hub {
                     .map_err(stored)?;
             }
             FromClient::Cancel => self.cancel(header, now),
-            FromClient::Close => return Err(End::Closed),
+            FromClient::Close => return Err(PoolEnd::Closed),
             kind @ (FromClient::Open | FromClient::Init) => {
                 return Err(nonsense(&format!("a second {kind:?}")));
             }
@@ -239,7 +239,7 @@ impl Hub {
     }
 
     /// Who has data of the task that comes next, or of which data a node may let go.
-    fn about_data(&mut self, frame: &Frame<FromClient>) -> Result<(), End> {
+    fn about_data(&mut self, frame: &Frame<FromClient>) -> Result<(), PoolEnd> {
         let payload = frame.payload();
         if frame.header.kind == FromClient::Release {
             let taken = self.releases.take_in(&payload);
@@ -336,8 +336,8 @@ fn own(payload: Bytes, batch_bytes: usize) -> Bytes {
     }
 }
 
-fn nonsense(what: &str) -> End {
-    End::Failed(format!(
+fn nonsense(what: &str) -> PoolEnd {
+    PoolEnd::Failed(format!(
         "the client sent {what}\nhint: client and node are of different versions, perhaps"
     ))
 }

@@ -3,7 +3,7 @@
 
 use super::{
     HubInput, PoolEntry, PoolShared, QUEUE,
-    hub::{ClientGate, End, Hub},
+    hub::{ClientGate, Hub, PoolEnd},
     outbox::PoolOutbox,
     reader::{Frame, PoolReader, frames},
     spool::Spool,
@@ -104,9 +104,9 @@ async fn converse(
     }
     let pool = begin(pools, author, open, init, outbox).await?;
     match conduct(&pools.node, pool, reader, rest).await {
-        End::Closed => Ok(()),
-        End::Failed(why) => Err(why),
-        End::Leaving(done) => {
+        PoolEnd::Closed => Ok(()),
+        PoolEnd::Failed(why) => Err(why),
+        PoolEnd::Leaving(done) => {
             // The stream just ends, as if the node had died: its client goes on at another one.
             *leaving = Some(done);
             Ok(())
@@ -179,7 +179,7 @@ async fn conduct<R: AsyncRead + Unpin>(
     pool: OpenedPool,
     reader: PoolReader<R, FromClient>,
     rest: Vec<Frame<FromClient>>,
-) -> End {
+) -> PoolEnd {
     let OpenedPool {
         hub,
         mut inbox,

@@ -26,17 +26,17 @@ const ME: NodeId = NodeId([1; 32]);
 const OTHER: NodeId = NodeId([2; 32]);
 
 /// One end of a stream of frames: sends some kinds, reads others.
-struct Peer<S, R> {
+struct FramePeer<S, R> {
     reader: PoolReader<ReadHalf<UnixStream>, R>,
     writer: WriteHalf<UnixStream>,
     read: VecDeque<Frame<R>>,
     sends: PhantomData<S>,
 }
 
-type ClientPeer = Peer<FromClient, ToClient>;
-type WorkerPeer = Peer<FromWorker, ToWorker>;
+type ClientPeer = FramePeer<FromClient, ToClient>;
+type WorkerPeer = FramePeer<FromWorker, ToWorker>;
 
-impl<S: FrameKind, R: FrameKind> Peer<S, R> {
+impl<S: FrameKind, R: FrameKind> FramePeer<S, R> {
     fn new(stream: UnixStream) -> Self {
         let (source, writer) = split(stream);
         Self {
@@ -278,7 +278,7 @@ async fn every_task_is_answered_once_and_the_rate_is_told() {
     client
         .status(r#"{"workers":2,"nodes":2,"starting":0}"#)
         .await;
-    let Peer {
+    let FramePeer {
         reader, mut writer, ..
     } = client;
     let start = std::time::Instant::now();
@@ -549,7 +549,7 @@ async fn a_client_that_sends_more_than_workers_take_is_not_read_and_its_death_no
     let (client, token, serving) = paper.open("").await;
     let sent = Arc::new(AtomicU64::new(0));
     let counter = sent.clone();
-    let Peer {
+    let FramePeer {
         reader, mut writer, ..
     } = client;
     let sending = tokio::spawn(async move {

@@ -1,7 +1,7 @@
 //! The hub's side of the workers: their frames, and what is sent to them.
 
 use super::{
-    hub::{End, Hub},
+    hub::{Hub, PoolEnd},
     outbox::PoolOutbox,
     reader::{Frame, frames},
     updates::UpdateCursor,
@@ -191,7 +191,7 @@ impl Hub {
     }
 
     /// Carries out what was decided.
-    pub(super) fn finish_turn(&mut self, now: Time) -> Result<(), End> {
+    pub(super) fn finish_turn(&mut self, now: Time) -> Result<(), PoolEnd> {
         let mut effects = std::mem::take(&mut self.effects);
         effects.extend(self.pool.finish_turn(now));
         let mut touched = std::mem::take(&mut self.touched);
@@ -212,7 +212,7 @@ impl Hub {
     }
 
     /// The worker to which something is to be written, if one is.
-    fn carry_out(&mut self, effect: PoolEffect<Bytes>) -> Result<Option<WorkerKey>, End> {
+    fn carry_out(&mut self, effect: PoolEffect<Bytes>) -> Result<Option<WorkerKey>, PoolEnd> {
         Ok(match effect {
             PoolEffect::Run {
                 worker: key,
@@ -266,7 +266,7 @@ impl Hub {
                 self.tell_client(ToClient::Lost, task, why.as_bytes());
                 None
             }
-            PoolEffect::Fail { why } => return Err(End::Failed(why)),
+            PoolEffect::Fail { why } => return Err(PoolEnd::Failed(why)),
         })
     }
 
@@ -288,7 +288,7 @@ impl Hub {
     }
 
     /// A chunk of arguments that were asked for.
-    pub(super) fn pulled(&mut self, frame: &Frame<FromClient>) -> Result<(), End> {
+    pub(super) fn pulled(&mut self, frame: &Frame<FromClient>) -> Result<(), PoolEnd> {
         let Header { id, flags, .. } = frame.header;
         match self.pulls.chunk(id) {
             Some(Some((_, outbox))) => {
@@ -303,7 +303,7 @@ impl Hub {
             }
             Some(None) => {}
             None => {
-                return Err(End::Failed(format!(
+                return Err(PoolEnd::Failed(format!(
                     "the arguments of task {id} came in pieces, and were not asked for"
                 )));
             }

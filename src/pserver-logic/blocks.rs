@@ -84,7 +84,7 @@ impl ArenaLayout {
         let mut names = BTreeSet::new();
         let mut places = Vec::with_capacity(tensors.len());
         let (mut end, mut blocks) = (0u64, BTreeMap::new());
-        let mut edges = Edges(vec![0]);
+        let mut edges = BlockEdges(vec![0]);
         for (index, tensor) in tensors.iter().enumerate() {
             check_spec(tensor)?;
             if !names.insert(&tensor.name) {
@@ -194,9 +194,9 @@ impl ArenaLayout {
 }
 
 /// Where blocks begin, and where the last one ends so far.
-struct Edges(Vec<u64>);
+struct BlockEdges(Vec<u64>);
 
-impl Edges {
+impl BlockEdges {
     fn last(&self) -> u64 {
         *self.0.last().expect("it begins with 0")
     }

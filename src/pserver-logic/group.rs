@@ -42,7 +42,7 @@ pub struct GroupConfig {
 }
 
 /// What nodes say of themselves.
-type Known<'a> = BTreeMap<NodeId, &'a PeerStatus>;
+type PeerStatuses<'a> = BTreeMap<NodeId, &'a PeerStatus>;
 
 /// One node's part in a training job.
 pub struct Group {
@@ -66,12 +66,12 @@ pub struct Group {
     pub(super) superseded: BTreeSet<WorkerLife>,
     /// How many workers are enough to begin with, if not all.
     enough: Option<u32>,
-    pub(super) out: Output,
+    pub(super) out: GroupOutput,
 }
 
 /// What leaves the group, and what was said last.
 #[derive(Default)]
-pub(super) struct Output {
+pub(super) struct GroupOutput {
     /// Messages of this node to itself.
     inbox: VecDeque<ServerMessage>,
     pub effects: Vec<Effect>,
@@ -102,7 +102,7 @@ impl Group {
             locals: BTreeMap::new(),
             superseded: BTreeSet::new(),
             enough: None,
-            out: Output::default(),
+            out: GroupOutput::default(),
         }
     }
 
@@ -464,16 +464,17 @@ impl Group {
 
     /// What nodes say of themselves, this one too; and those with other tensors or settings, which
     /// can take no part: nobody waits for them to lead.
-    fn known<'a>(&'a self, own: &'a PeerStatus) -> (Known<'a>, BTreeSet<NodeId>) {
+    fn known<'a>(&'a self, own: &'a PeerStatus) -> (PeerStatuses<'a>, BTreeSet<NodeId>) {
         let heard = |(node, here): (&NodeId, &'a Option<PeerStatus>)| Some((*node, here.as_ref()?));
-        let (known, strangers): (Known, Known) = std::iter::once((self.config.me, own))
-            .chain(self.peers.connected.iter().filter_map(heard))
-            .partition(|(_, here)| here.digest == self.config.digest);
+        let (known, strangers): (PeerStatuses, PeerStatuses) =
+            std::iter::once((self.config.me, own))
+                .chain(self.peers.connected.iter().filter_map(heard))
+                .partition(|(_, here)| here.digest == self.config.digest);
         (known, strangers.into_keys().collect())
     }
 
     /// All nodes that somebody here is connected with, the one first that is to lead.
-    fn ranked(&self, known: &Known, strangers: &BTreeSet<NodeId>) -> Vec<NodeId> {
+    fn ranked(&self, known: &PeerStatuses, strangers: &BTreeSet<NodeId>) -> Vec<NodeId> {
         let reachable: BTreeSet<NodeId> = known
             .iter()
             .flat_map(|(node, here)| here.peers.iter().copied().chain([*node]))
@@ -495,7 +496,7 @@ impl Group {
 
     /// The newest process of each worker on these nodes: of those at work, and of those that have
     /// done their part.
-    fn workers_of(&self, nodes: &[NodeId], known: &Known) -> [Vec<(WorkerLife, NodeId)>; 2] {
+    fn workers_of(&self, nodes: &[NodeId], known: &PeerStatuses) -> [Vec<(WorkerLife, NodeId)>; 2] {
         let newest = |lives: fn(&PeerStatus) -> &Vec<WorkerLife>, barred: &BTreeSet<WorkerLife>| {
             let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
             for node in nodes {
@@ -633,7 +634,7 @@ impl Group {
 }
 
 /// Of these nodes, in this order, those that are all connected with each other; sorted.
-fn connected(ranked: &[NodeId], known: &Known) -> Vec<NodeId> {
+fn connected(ranked: &[NodeId], known: &PeerStatuses) -> Vec<NodeId> {
     let mut members: Vec<NodeId> = Vec::new();
     for node in ranked {
         let Some(here) = known.get(node) else {

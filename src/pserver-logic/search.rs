@@ -78,7 +78,7 @@ pub enum Expected {
 
 /// The search of one node for the others of one job.
 #[derive(Debug)]
-pub struct Search {
+pub struct NodeSearch {
     me: NodeId,
     begun: Time,
     /// Alive at the last look.
@@ -101,7 +101,7 @@ pub struct Search {
     crowded: Option<(u32, Time)>,
 }
 
-impl Search {
+impl NodeSearch {
     pub fn new(me: NodeId, now: Time) -> Self {
         Self {
             me,

@@ -25,10 +25,10 @@ const GAIN: f64 = 1.1;
 
 /// How fast workers compute, as far as this node has heard.
 #[derive(Default)]
-pub(super) struct Paces(BTreeMap<Worker, Pace>);
+pub(super) struct Paces(BTreeMap<Worker, WorkerPace>);
 
 #[derive(Default)]
-struct Pace {
+struct WorkerPace {
     /// Microseconds for a sample, in clocks since shares changed last.
     recent: VecDeque<f64>,
     /// Their median, or what it was before.

@@ -33,7 +33,7 @@ pub enum ServiceEvent {
     Worker {
         worker: Worker,
         life: u64,
-        request: WorkerRequest,
+        request: WorkerCall,
     },
     /// What happens to another node of the job, or to the connection with it.
     Peer { peer: NodeId, event: PeerEvent },
@@ -66,7 +66,7 @@ pub enum ServiceEvent {
     Unfinished { enough: Option<u32> },
 }
 
-pub enum WorkerRequest {
+pub enum WorkerCall {
     /// Gradients of these tensors are in the shared memory.
     Push { clock: Clock, tensors: Vec<u32> },
     /// What the worker pushes from now on in this clock is of so many samples.

@@ -7,7 +7,7 @@ use super::{
     jobs::{JobThread, TrainingJobs},
     peers::{self, Bundle},
 };
-use nodectl_pserver_logic::search::{Expected, PeerSeen, Search, SearchEffect, SearchInput};
+use nodectl_pserver_logic::search::{Expected, NodeSearch, PeerSeen, SearchEffect, SearchInput};
 use nodectl_types::{Answer, JobId, JobQuery, NodeId, Query, StreamToken, Time};
 use std::{
     io,
@@ -26,14 +26,14 @@ pub async fn look_for_peers(jobs: Arc<TrainingJobs>, token: StreamToken, job: Jo
     let begun = Instant::now();
     let now = || Time(begun.elapsed().as_micros() as u64);
     let (inputs, mut inbox) = mpsc::channel(QUEUE);
-    let calls = Calls {
+    let calls = SearchCalls {
         jobs,
         token,
         job,
         inputs,
     };
     let (jobs, job) = (&calls.jobs, &calls.job);
-    let mut search = Search::new(jobs.me, now());
+    let mut search = NodeSearch::new(jobs.me, now());
     let mut asked_for_end: Option<Instant> = None;
     loop {
         // A full queue is time passing.
@@ -86,7 +86,7 @@ async fn members(jobs: &TrainingJobs, job: &JobThread) -> Option<Vec<PeerSeen>> 
 async fn expect(
     jobs: &TrainingJobs,
     job: &JobThread,
-    search: &mut Search,
+    search: &mut NodeSearch,
     now: Time,
 ) -> Option<ServiceEvent> {
     let id = job.tensors.job.parse().ok()?;
@@ -116,14 +116,14 @@ async fn is_over(jobs: &TrainingJobs, job: &JobThread) -> bool {
 
 /// What calls need, and where they say how they ended.
 #[derive(Clone)]
-struct Calls {
+struct SearchCalls {
     jobs: Arc<TrainingJobs>,
     token: StreamToken,
     job: JobThread,
     inputs: mpsc::Sender<SearchInput>,
 }
 
-impl Calls {
+impl SearchCalls {
     async fn carry_out(&self, effect: SearchEffect) {
         let (peer, event) = match effect {
             SearchEffect::Others(others) => {

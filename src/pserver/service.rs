@@ -2,7 +2,7 @@
 
 use super::{
     checkpoints::CheckpointStore,
-    event::{PeerEvent, ServiceEvent, WorkerRequest},
+    event::{PeerEvent, ServiceEvent, WorkerCall},
     file::{ArrayPlaces, Form},
     incoming::Incoming,
     peers::Outbox,
@@ -331,20 +331,20 @@ impl Service {
         }
     }
 
-    fn request(&mut self, worker: Worker, request: WorkerRequest) {
+    fn request(&mut self, worker: Worker, request: WorkerCall) {
         match request {
             // What it did before it was moved to another clock is void.
-            WorkerRequest::Push { clock, .. }
-            | WorkerRequest::Samples { clock, .. }
-            | WorkerRequest::Clock { clock, .. }
+            WorkerCall::Push { clock, .. }
+            | WorkerCall::Samples { clock, .. }
+            | WorkerCall::Clock { clock, .. }
                 if self.group.clock_of(worker) != Some(clock) => {}
-            WorkerRequest::Push { tensors, .. } => {
+            WorkerCall::Push { tensors, .. } => {
                 self.give(GroupInput::Push { worker, tensors });
             }
-            WorkerRequest::Samples { samples, .. } => {
+            WorkerCall::Samples { samples, .. } => {
                 self.give(GroupInput::Samples { worker, samples });
             }
-            WorkerRequest::Clock {
+            WorkerCall::Clock {
                 samples,
                 computed_us,
                 ..
@@ -355,16 +355,16 @@ impl Service {
                     computed_us,
                 });
             }
-            WorkerRequest::Pull { number, tensors } => self.give(GroupInput::Pull {
+            WorkerCall::Pull { number, tensors } => self.give(GroupInput::Pull {
                 worker,
                 number,
                 tensors,
             }),
-            WorkerRequest::Shared { number } => self.give(GroupInput::Shared { worker, number }),
-            WorkerRequest::Barrier => self.give(GroupInput::Barrier { worker }),
-            WorkerRequest::Keep => self.give(GroupInput::Keep { worker }),
-            WorkerRequest::Finished => self.give(GroupInput::Finished { worker }),
-            WorkerRequest::Wait => self.ending = true,
+            WorkerCall::Shared { number } => self.give(GroupInput::Shared { worker, number }),
+            WorkerCall::Barrier => self.give(GroupInput::Barrier { worker }),
+            WorkerCall::Keep => self.give(GroupInput::Keep { worker }),
+            WorkerCall::Finished => self.give(GroupInput::Finished { worker }),
+            WorkerCall::Wait => self.ending = true,
         }
     }
 

@@ -16,18 +16,18 @@ use std::{collections::HashMap, io};
 type Of = (NodeId, Block);
 
 /// A block's values as the reader has them, after so many changes.
-struct Known {
+struct KnownBlock {
     changes: u32,
     values: Vec<f32>,
 }
 
 /// What other nodes have.
 #[derive(Default)]
-pub struct SentValues(HashMap<Of, Known>);
+pub struct SentValues(HashMap<Of, KnownBlock>);
 
 /// What this node has of others' blocks.
 #[derive(Default)]
-pub struct ReadValues(HashMap<Of, Known>);
+pub struct ReadValues(HashMap<Of, KnownBlock>);
 
 /// What both take on a node at most, in bytes, for so many numbers of a training: what it reads of
 /// others' blocks, and what others have of its own.
@@ -57,7 +57,7 @@ impl SentValues {
             let (changes, values) = (0u32, values.to_vec());
             let mut bytes = changes.to_le_bytes().to_vec();
             bytes.extend_from_slice(bytemuck::cast_slice(&values));
-            self.0.insert(of, Known { changes, values });
+            self.0.insert(of, KnownBlock { changes, values });
             return bytes;
         };
         known.changes += 1;
@@ -102,7 +102,7 @@ impl ReadValues {
             let known = values.clone();
             self.0.insert(
                 of,
-                Known {
+                KnownBlock {
                     changes,
                     values: known,
                 },
@@ -128,7 +128,7 @@ impl ReadValues {
     }
 }
 
-impl Known {
+impl KnownBlock {
     /// Values have changed by so much, and the sums behind them are these.
     fn take(&mut self, change: &[f32], sums: &[f32]) {
         let parameters = self.values.iter_mut().zip(change);

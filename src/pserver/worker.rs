@@ -5,7 +5,7 @@ use super::{
     alone,
     arena::Arena,
     dedicated,
-    event::{ServiceEvent, WorkerRequest},
+    event::{ServiceEvent, WorkerCall},
     frames::{invalid, receive},
     jobs::TrainingJobs,
     registration, values, watch,
@@ -259,28 +259,28 @@ fn pass_on(
     loop {
         let (Header { kind, id, .. }, payload) = receive(stream, (tensors * 4).max(CLOCK_BYTES))?;
         let request = match kind {
-            FromTrainer::Push => WorkerRequest::Push {
+            FromTrainer::Push => WorkerCall::Push {
                 clock: id,
                 tensors: list(&payload),
             },
-            FromTrainer::Samples => WorkerRequest::Samples {
+            FromTrainer::Samples => WorkerCall::Samples {
                 clock: id,
                 samples: list(&payload).first().copied().unwrap_or(0),
             },
-            FromTrainer::Clock => WorkerRequest::Clock {
+            FromTrainer::Clock => WorkerCall::Clock {
                 clock: id,
                 samples: list(&payload).first().copied().unwrap_or(1),
                 computed_us: computed_us(&payload),
             },
-            FromTrainer::Pull => WorkerRequest::Pull {
+            FromTrainer::Pull => WorkerCall::Pull {
                 number: id,
                 tensors: list(&payload),
             },
-            FromTrainer::Barrier => WorkerRequest::Barrier,
-            FromTrainer::Share => WorkerRequest::Shared { number: id },
-            FromTrainer::Wait => WorkerRequest::Wait,
-            FromTrainer::Keep => WorkerRequest::Keep,
-            FromTrainer::Finish => WorkerRequest::Finished,
+            FromTrainer::Barrier => WorkerCall::Barrier,
+            FromTrainer::Share => WorkerCall::Shared { number: id },
+            FromTrainer::Wait => WorkerCall::Wait,
+            FromTrainer::Keep => WorkerCall::Keep,
+            FromTrainer::Finish => WorkerCall::Finished,
             FromTrainer::Close => return Ok(()),
             FromTrainer::Register | FromTrainer::Alone | FromTrainer::Ready => {
                 return Err(invalid(format!("a frame {kind:?}")));

@@ -29,7 +29,7 @@ const DAMAGED: &str = ".damaged";
 
 pub struct Shelf {
     blobs: PathBuf,
-    verified: Mutex<HashMap<BlobHash, Mark>>,
+    verified: Mutex<HashMap<BlobHash, FileMark>>,
     lanes: [Mutex<()>; LANES],
     /// Held while a name changes its file.
     naming: Mutex<()>,
@@ -42,14 +42,14 @@ pub struct Shelf {
 
 /// By what a file that was hashed is known again.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Mark {
+struct FileMark {
     inode: u64,
     bytes: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
-impl Mark {
+impl FileMark {
     fn of(metadata: &fs::Metadata) -> Self {
         Self {
             inode: metadata.ino(),
@@ -201,7 +201,7 @@ impl Shelf {
     }
 
     fn is_verified(&self, hash: BlobHash, file: &File) -> io::Result<bool> {
-        let mark = Mark::of(&file.metadata()?);
+        let mark = FileMark::of(&file.metadata()?);
         Ok(lock(&self.verified).get(&hash) == Some(&mark))
     }
 
@@ -210,7 +210,7 @@ impl Shelf {
         if verified.len() >= REMEMBERED {
             verified.clear();
         }
-        verified.insert(hash, Mark::of(metadata));
+        verified.insert(hash, FileMark::of(metadata));
     }
 
     /// Hashes a file. One that is damaged, or that the disk cannot read, is put aside.

@@ -24,7 +24,7 @@ pub const HISTORY: &str = "history";
 /// A model to use or to go on with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelFile {
-    pub note: Note,
+    pub note: FileNote,
     /// What inputs go through before the model takes them.
     pub preparation: Preparation,
     /// The layers' arrays, by name.
@@ -46,7 +46,7 @@ pub struct SavedProgress {
 
 /// What the metadata say.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Note {
+pub struct FileNote {
     pub model: ModelSpec,
     /// What inputs are multiplied by.
     pub scale: f32,
@@ -83,7 +83,7 @@ pub enum FileError {
     Invalid(String),
 }
 
-impl Note {
+impl FileNote {
     /// As the metadata have it.
     pub fn encode(&self) -> String {
         serde_json::to_string(self).expect("plain data always encodes")
@@ -149,7 +149,7 @@ impl ModelFile {
     /// The model as it is on its engine.
     pub fn of(
         network: &NeuralNetwork,
-        note: Note,
+        note: FileNote,
         preparation: Preparation,
         progress: Option<SavedProgress>,
     ) -> Result<Self, FileError> {
@@ -223,7 +223,7 @@ impl ModelFile {
             metadata,
         } = named;
         let failed = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
-        let note = Note::of(path, &metadata)?;
+        let note = FileNote::of(path, &metadata)?;
         let width = shapes::product(&note.model.input).unwrap_or(0) as usize;
         let (mut standard, mut arrays, mut state, mut history) =
             ([None, None], Vec::new(), Vec::new(), Vec::new());
@@ -286,7 +286,7 @@ impl ModelFile {
     /// from there. Returns what else there is.
     pub fn resume(
         path: &Path,
-        own: &Note,
+        own: &FileNote,
         network: &mut NeuralNetwork,
     ) -> Result<SavedProgress, FileError> {
         let file = Self::read(path)?;
@@ -356,7 +356,7 @@ pub fn check_values(path: &Path, wanted: &[OwnArray]) -> Result<(), FileError> {
 pub fn check_checkpoint(path: &Path, model: &ModelSpec) -> Result<(), FileError> {
     let metadata = safetensors::read_metadata(path)?;
     step(path, &metadata)?.ok_or_else(|| no_checkpoint(path))?;
-    if Note::of(path, &metadata)?.model == *model {
+    if FileNote::of(path, &metadata)?.model == *model {
         return Ok(());
     }
     let hint = "go on with the job file that made it, or take its values alone: init_from";

@@ -56,7 +56,7 @@ mod tests {
 
     /// One who proposes itself: what it has heard in its ballot.
     #[derive(Clone, Default)]
-    struct Proposer {
+    struct Proposal {
         ballot: Ballot,
         promises: BTreeMap<usize, Beginning>,
         proposed: Option<Vec<NodeId>>,
@@ -67,7 +67,7 @@ mod tests {
         2 * count > ACCEPTORS
     }
 
-    impl Proposer {
+    impl Proposal {
         fn begin(&mut self, me: u8, round: u32) {
             let node = Some(NodeId([me; 32]));
             *self = Self {
@@ -109,7 +109,7 @@ mod tests {
             (0u8..3, 0usize..ACCEPTORS, 0u32..8), 1..400)
         ) {
             let mut acceptors = vec![Beginning::default(); ACCEPTORS];
-            let mut proposers = vec![Proposer::default(); 3];
+            let mut proposers = vec![Proposal::default(); 3];
             let mut chosen = None;
             let mut round = 0;
             for (me, at, dice) in steps {

@@ -569,8 +569,8 @@ impl ParamSpace {
 /// The bytes of a value in a placeholder's place.
 fn width(value: &Value) -> u64 {
     /// Counts what is written.
-    struct Count(u64);
-    impl fmt::Write for Count {
+    struct ByteCount(u64);
+    impl fmt::Write for ByteCount {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             self.0 += text.len() as u64;
             Ok(())
@@ -585,7 +585,7 @@ fn width(value: &Value) -> u64 {
                 + u64::from(number.unsigned_abs().checked_ilog10().unwrap_or(0))
         }
         value => {
-            let mut count = Count(0);
+            let mut count = ByteCount(0);
             // Counting never fails.
             let _ = write!(count, "{value}");
             count.0

@@ -228,7 +228,7 @@ impl Place {
 
 /// Addresses that may reach each other: those of one machine, or of one kind of network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Network {
+enum AddressNetwork {
     /// 192.168/16: by the first three bytes, since many labs have several.
     Home([u8; 3]),
     /// 172.16/12
@@ -246,25 +246,25 @@ enum Network {
     Loopback6,
 }
 
-fn network(host: IpAddr) -> Option<Network> {
+fn network(host: IpAddr) -> Option<AddressNetwork> {
     match host {
         IpAddr::V4(host) => {
             let [a, b, c, _] = host.octets();
             match (a, b) {
-                _ if host.is_loopback() => Some(Network::Loopback4),
+                _ if host.is_loopback() => Some(AddressNetwork::Loopback4),
                 _ if host.is_unspecified() || host.is_multicast() || host.is_link_local() => None,
-                (192, 168) => Some(Network::Home([a, b, c])),
-                (172, 16..32) => Some(Network::Office),
-                (10, _) => Some(Network::Large),
-                (100, 64..128) => Some(Network::Shared),
-                _ => Some(Network::Public4),
+                (192, 168) => Some(AddressNetwork::Home([a, b, c])),
+                (172, 16..32) => Some(AddressNetwork::Office),
+                (10, _) => Some(AddressNetwork::Large),
+                (100, 64..128) => Some(AddressNetwork::Shared),
+                _ => Some(AddressNetwork::Public4),
             }
         }
         IpAddr::V6(host) => network6(host),
     }
 }
 
-fn network6(host: Ipv6Addr) -> Option<Network> {
+fn network6(host: Ipv6Addr) -> Option<AddressNetwork> {
     let octets = host.octets();
     if let Some(host) = host.to_ipv4_mapped() {
         return network(host.into());
@@ -274,13 +274,13 @@ fn network6(host: Ipv6Addr) -> Option<Network> {
         return None;
     }
     if host.is_loopback() {
-        return Some(Network::Loopback6);
+        return Some(AddressNetwork::Loopback6);
     }
     if host.is_unique_local() {
         let global: [u8; 6] = octets[..6].try_into().expect("16 bytes have a first 6");
-        return Some(Network::Local6(global));
+        return Some(AddressNetwork::Local6(global));
     }
-    Some(Network::Public6)
+    Some(AddressNetwork::Public6)
 }
 
 /// By which others may reach a node. Its loopback is for nodes of one machine that have no network.
@@ -308,7 +308,7 @@ pub fn seats(nodes: &[&NodeInfo], count: usize) -> Result<Vec<Seat>, String> {
         let with = nodes.iter().filter(|info| hosts(info).contains(host));
         with.count() > 1 && !host.is_loopback()
     };
-    let seat_in = |info: &NodeInfo, wanted: Network| {
+    let seat_in = |info: &NodeInfo, wanted: AddressNetwork| {
         let mut own = hosts(info).into_iter();
         let host = own.find(|host| network(*host) == Some(wanted) && !shared(host))?;
         Some(Seat {

@@ -8,10 +8,10 @@ use std::{borrow::Cow, ffi::OsStr, path::Path};
 /// try (from 1), and the job's id.
 pub const BUILTINS: [&str; 3] = ["task", "attempt", "job"];
 
-type Part = fn(&Path) -> Option<&OsStr>;
+type PathPart = fn(&Path) -> Option<&OsStr>;
 
 /// What a placeholder may want of a path: its last part without the ending, and with it.
-const PARTS: [(&str, Part); 2] = [(".stem", Path::file_stem), (".name", Path::file_name)];
+const PARTS: [(&str, PathPart); 2] = [(".stem", Path::file_stem), (".name", Path::file_name)];
 
 /// A `{name}` in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +73,8 @@ pub fn expand_within(
     let mut last = 0;
     for piece in TemplatePieces::new(template) {
         let value = match piece? {
-            Piece::Text(text) => Cow::Borrowed(text),
-            Piece::Name { name, offset } => {
+            TemplatePiece::Text(text) => Cow::Borrowed(text),
+            TemplatePiece::Name { name, offset } => {
                 last = offset;
                 let value = lookup(name).ok_or_else(|| TemplateError::Unknown {
                     name: name.to_string(),
@@ -110,7 +110,7 @@ pub fn source(placeholder: &str, is_known: impl Fn(&str) -> bool) -> Option<&str
         .find(|name| is_known(name))
 }
 
-fn part_of(placeholder: &str) -> Option<(&str, Part)> {
+fn part_of(placeholder: &str) -> Option<(&str, PathPart)> {
     PARTS
         .iter()
         .find_map(|(ending, part)| Some((placeholder.strip_suffix(ending)?, *part)))
@@ -120,7 +120,7 @@ fn part_of(placeholder: &str) -> Option<(&str, Part)> {
 pub fn placeholders(template: &str) -> Result<Vec<Placeholder>, TemplateError> {
     let mut found = Vec::new();
     for piece in TemplatePieces::new(template) {
-        if let Piece::Name { name, offset } = piece? {
+        if let TemplatePiece::Name { name, offset } = piece? {
             found.push(Placeholder {
                 name: name.to_string(),
                 offset,
@@ -138,7 +138,7 @@ pub fn is_name(text: &str) -> bool {
             .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
-enum Piece<'t> {
+enum TemplatePiece<'t> {
     Text(&'t str),
     Name { name: &'t str, offset: usize },
 }
@@ -155,10 +155,10 @@ impl<'t> TemplatePieces<'t> {
     }
 
     /// The piece at a brace. `rest` begins with it, at `offset`.
-    fn brace(&mut self, rest: &'t str, offset: usize) -> Result<Piece<'t>, TemplateError> {
+    fn brace(&mut self, rest: &'t str, offset: usize) -> Result<TemplatePiece<'t>, TemplateError> {
         if rest.starts_with("{{") || rest.starts_with("}}") {
             self.at = offset + 2;
-            return Ok(Piece::Text(&rest[..1]));
+            return Ok(TemplatePiece::Text(&rest[..1]));
         }
         if rest.starts_with('}') {
             return Err(TemplateError::Unopened { offset });
@@ -172,12 +172,12 @@ impl<'t> TemplatePieces<'t> {
             });
         }
         self.at = offset + end + 1;
-        Ok(Piece::Name { name, offset })
+        Ok(TemplatePiece::Name { name, offset })
     }
 }
 
 impl<'t> Iterator for TemplatePieces<'t> {
-    type Item = Result<Piece<'t>, TemplateError>;
+    type Item = Result<TemplatePiece<'t>, TemplateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let offset = self.at;
@@ -188,7 +188,7 @@ impl<'t> Iterator for TemplatePieces<'t> {
         let text = &rest[..rest.find(['{', '}']).unwrap_or(rest.len())];
         if !text.is_empty() {
             self.at = offset + text.len();
-            return Some(Ok(Piece::Text(text)));
+            return Some(Ok(TemplatePiece::Text(text)));
         }
         let piece = self.brace(rest, offset);
         if piece.is_err() {

@@ -3,7 +3,7 @@
 //! pages of other servers from using a browser that has the cookie: `Host` names this page (so a
 //! name that was pointed here does not help), and `Origin`, where a browser sends it, is this page.
 
-use super::{door::PageDoor, server::Shared};
+use super::{door::PageDoor, server::UiState};
 use axum::{
     body::Body,
     extract::{Request, State},
@@ -110,7 +110,7 @@ fn is_same(offered: &[u8], secret: &[u8]) -> bool {
 }
 
 /// Lets requests in, or answers them itself; every answer tells the browser what it may do.
-pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+pub async fn guard(State(shared): State<Arc<UiState>>, request: Request, next: Next) -> Response {
     let mut answer = match refusal(&shared, &request) {
         Some(answer) => answer,
         None => next.run(request).await,
@@ -138,7 +138,7 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
     answer
 }
 
-fn refusal(shared: &Shared, request: &Request) -> Option<Response> {
+fn refusal(shared: &UiState, request: &Request) -> Option<Response> {
     let headers = request.headers();
     let door = &shared.door;
     let Some(host) = single(headers, header::HOST).filter(|host| door.is_named(host)) else {
@@ -163,7 +163,7 @@ fn refusal(shared: &Shared, request: &Request) -> Option<Response> {
     (!is_known).then(locked)
 }
 
-fn with_token(shared: &Shared, headers: &HeaderMap, token: &str) -> Response {
+fn with_token(shared: &UiState, headers: &HeaderMap, token: &str) -> Response {
     if shared.keys.redeem(token) {
         let moved = [
             (header::LOCATION, "/".to_string()),

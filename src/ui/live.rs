@@ -5,7 +5,7 @@
 use super::{
     changes::changes,
     pass::{self, PassKind},
-    server::Shared,
+    server::UiState,
 };
 use axum::{
     extract::{RawQuery, State},
@@ -65,7 +65,7 @@ impl Slots {
 }
 
 /// The newest answer to a question.
-struct Told {
+struct NewestAnswer {
     /// Counts from 1.
     version: u64,
     status: u16,
@@ -76,7 +76,7 @@ struct Told {
     change: Option<Arc<str>>,
 }
 
-impl Told {
+impl NewestAnswer {
     fn whole(&self, path: &str) -> Arc<str> {
         let made = || {
             let (status, body) = (self.status, &self.body);
@@ -86,16 +86,16 @@ impl Told {
     }
 }
 
-type Topic = watch::Sender<Option<Arc<Told>>>;
-type Follower = watch::Receiver<Option<Arc<Told>>>;
+type Topic = watch::Sender<Option<Arc<NewestAnswer>>>;
+type Follower = watch::Receiver<Option<Arc<NewestAnswer>>>;
 
 /// What is followed now.
-pub struct Hub {
+pub struct LiveHub {
     client: Client,
     topics: Mutex<BTreeMap<String, Topic>>,
 }
 
-impl Hub {
+impl LiveHub {
     pub fn new(client: Client) -> Arc<Self> {
         Arc::new(Self {
             client,
@@ -150,7 +150,7 @@ fn tell(sender: &Topic, path: &str, status: u16, body: Value) {
         let alike = before.filter(|before| before.status == status);
         let change = alike.and_then(|before| changes(&before.body, &body));
         let told = |change: Value| json!({ "path": path, "status": status, "change": change });
-        *last = Some(Arc::new(Told {
+        *last = Some(Arc::new(NewestAnswer {
             version: before.map_or(0, |before| before.version) + 1,
             status,
             body,
@@ -217,7 +217,7 @@ async fn answered(
 }
 
 /// `GET /live?p=PATH&p=PATH`: an event with each path's answer, and another when that changes.
-pub async fn live(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {
+pub async fn live(State(shared): State<Arc<UiState>>, RawQuery(query): RawQuery) -> Response {
     let paths: Vec<String> = query
         .iter()
         .flat_map(|query| query.split('&'))

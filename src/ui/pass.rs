@@ -1,7 +1,7 @@
 //! What is passed on to the local API: the requests of this list and no others. Whatever tasks
 //! wrote comes back as text or as a download, never as something that a browser runs.
 
-use super::{guard::POLICY_OF_CONTENT, live::Slot, server::Shared};
+use super::{guard::POLICY_OF_CONTENT, live::Slot, server::UiState};
 use axum::{
     Json,
     body::{Body, to_bytes},
@@ -62,7 +62,7 @@ fn changeable(path: &str) -> bool {
 }
 
 /// Passes one request on.
-pub async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+pub async fn pass(State(shared): State<Arc<UiState>>, request: Request) -> Response {
     let path = request.uri().path().to_string();
     match *request.method() {
         Method::GET => match readable(&path) {
@@ -81,7 +81,7 @@ pub async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Respon
     }
 }
 
-async fn read(shared: &Shared, kind: PassKind, uri: &Uri) -> Response {
+async fn read(shared: &UiState, kind: PassKind, uri: &Uri) -> Response {
     match kind {
         PassKind::Json | PassKind::JsonPage => {
             let Some(_place) = shared.requests.take() else {
@@ -102,7 +102,7 @@ async fn read(shared: &Shared, kind: PassKind, uri: &Uri) -> Response {
 }
 
 /// The node's numbers as Prometheus reads them.
-pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+pub async fn metrics(State(shared): State<Arc<UiState>>) -> Response {
     let Some(_place) = shared.requests.take() else {
         return crowded();
     };
@@ -114,7 +114,7 @@ pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
 
 /// A part of what a task wrote: one for all pages that show it, and where it is long not all of it,
 /// so that who reads asks for the next part. A log that is followed is its reader's own.
-async fn read_log(shared: &Shared, uri: &Uri) -> Response {
+async fn read_log(shared: &UiState, uri: &Uri) -> Response {
     const TEXT: &str = "text/plain; charset=utf-8";
     let mut arguments = uri.query().unwrap_or_default().split('&');
     if arguments.any(|argument| argument == "follow=true") {
@@ -136,7 +136,7 @@ async fn read_log(shared: &Shared, uri: &Uri) -> Response {
 }
 
 /// What a task wrote, which no browser is to take for a page.
-async fn read_content(shared: &Shared, uri: &Uri, content: &'static str) -> Response {
+async fn read_content(shared: &UiState, uri: &Uri, content: &'static str) -> Response {
     let Some(place) = shared.streams.take() else {
         return crowded();
     };
@@ -164,7 +164,7 @@ fn held(body: hyper::body::Incoming, place: Slot) -> Body {
     }))
 }
 
-async fn change(shared: &Shared, request: Request) -> Response {
+async fn change(shared: &UiState, request: Request) -> Response {
     let is_json = request
         .headers()
         .get(header::CONTENT_TYPE)

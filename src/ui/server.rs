@@ -4,7 +4,7 @@ use super::{
     door::PageDoor,
     files,
     guard::{self, PageKeys},
-    live::{self, Hub, Slots},
+    live::{self, LiveHub, Slots},
     pass,
     share::SharedReads,
     tls::TlsListener,
@@ -50,9 +50,9 @@ pub enum PageError {
 }
 
 /// What handlers share.
-pub struct Shared {
+pub struct UiState {
     pub client: Client,
-    pub hub: Arc<Hub>,
+    pub hub: Arc<LiveHub>,
     pub reads: Arc<SharedReads>,
     pub keys: PageKeys,
     pub door: PageDoor,
@@ -63,7 +63,7 @@ pub struct Shared {
     on_open: Box<dyn Fn(&str) + Send + Sync>,
 }
 
-impl Shared {
+impl UiState {
     fn address(&self) -> String {
         let origin = self.door.origin(self.port);
         format!("{origin}/?token={}", self.keys.token())
@@ -78,7 +78,7 @@ impl Shared {
 /// A page that has its address and is not served yet.
 pub struct PageServer {
     listener: TcpListener,
-    shared: Arc<Shared>,
+    shared: Arc<UiState>,
 }
 
 impl PageServer {
@@ -92,8 +92,8 @@ impl PageServer {
         let failed = |source| PageError::Listen { addr, source };
         let listener = TcpListener::bind(addr).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
-        let shared = Arc::new(Shared {
-            hub: Hub::new(client.clone()),
+        let shared = Arc::new(UiState {
+            hub: LiveHub::new(client.clone()),
             reads: SharedReads::new(client.clone()),
             keys: PageKeys::new(&settings.door, port, settings.metrics_token)
                 .map_err(|_| PageError::NoRandomness)?,
@@ -141,7 +141,7 @@ impl PageServer {
     }
 }
 
-fn router(shared: Arc<Shared>) -> Router {
+fn router(shared: Arc<UiState>) -> Router {
     Router::new()
         .route("/live", get(live::live))
         .route("/page/about", get(about))
@@ -156,7 +156,7 @@ fn router(shared: Arc<Shared>) -> Router {
 }
 
 /// What the page may do.
-async fn about(State(shared): State<Arc<Shared>>) -> Response {
+async fn about(State(shared): State<Arc<UiState>>) -> Response {
     Json(json!({ "may_write": shared.may_write, "version": env!("CARGO_PKG_VERSION") }))
         .into_response()
 }

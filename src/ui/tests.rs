@@ -41,7 +41,7 @@ struct FakeApi {
 }
 
 /// A page on a node that is played.
-struct Stage {
+struct PlayedPage {
     api: Arc<Mutex<FakeApi>>,
     port: u16,
     token: String,
@@ -58,7 +58,7 @@ struct Got {
     body: String,
 }
 
-impl Stage {
+impl PlayedPage {
     async fn of(may_write: bool) -> Self {
         Self::with(PageSettings {
             may_write,

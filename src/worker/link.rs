@@ -50,7 +50,7 @@ struct LinkShared {
 struct LinkState {
     /// `None` while there is no supervisor.
     socket: Option<UnixStream>,
-    waiters: HashMap<LaunchId, Waiter>,
+    waiters: HashMap<LaunchId, LinkWaiter>,
     next_id: LaunchId,
     /// What the next supervisor is to know, too.
     suspended: bool,
@@ -62,7 +62,7 @@ struct LinkState {
     open: HashMap<LaunchId, Option<i32>>,
 }
 
-struct Waiter {
+struct LinkWaiter {
     started: Option<oneshot::Sender<()>>,
     ended: oneshot::Sender<(ProcessEnd, Usage)>,
 }
@@ -138,7 +138,7 @@ impl SupervisorLink {
         let _ = socket.write_all(&encode(&Order::Start(Box::new(launch))));
         state.waiters.insert(
             id,
-            Waiter {
+            LinkWaiter {
                 started: Some(started),
                 ended,
             },

@@ -32,7 +32,7 @@ struct FoundFile {
     executable: bool,
 }
 
-struct Search<'a> {
+struct OutputSearch<'a> {
     root: PathBuf,
     patterns: GlobSet,
     /// For each glob of the set, which of the caller's patterns it comes from.
@@ -65,7 +65,7 @@ pub fn take(
         .canonicalize()
         .map_err(|error| store.unreadable(dir, &error, 0))?;
     let matched = vec![false; patterns.len()];
-    let mut search = Search {
+    let mut search = OutputSearch {
         root,
         patterns: set,
         origins,
@@ -121,7 +121,7 @@ fn compile(patterns: &[String]) -> Result<(GlobSet, Vec<usize>), Failure> {
     Ok((set.build().map_err(bad)?, origins))
 }
 
-impl Search<'_> {
+impl OutputSearch<'_> {
     fn walk(&mut self, dir: &Path, prefix: &str, depth: usize) -> Result<(), Failure> {
         if depth > MAX_DEPTH {
             return Err(Failure::OutputUnreadable(format!(

@@ -1,7 +1,7 @@
 //! Nodes: start, kill, restart, ask.
 
 use super::{
-    NEVER, SOON, http::Api, netns::Lab, output_within, program, python::COMPILED, wait_until,
+    NEVER, SOON, http::NodeApi, netns::Lab, output_within, program, python::COMPILED, wait_until,
 };
 use nodectl::net::Secret;
 use serde_json::Value;
@@ -26,14 +26,14 @@ pub enum Discovery {
 
 pub struct Cluster {
     pub dir: TempDir,
-    nodes: Vec<Node>,
+    nodes: Vec<ClusterNode>,
     discovery: Discovery,
     beacon_port: u16,
     /// The networks of the nodes, if they do not share the machine's loopback.
     pub lab: Option<Lab>,
 }
 
-struct Node {
+struct ClusterNode {
     child: Option<Child>,
     data_dir: PathBuf,
     secret_file: PathBuf,
@@ -127,7 +127,7 @@ impl Cluster {
             .map(|(key, value)| (key.to_string(), value.to_string()))
             .collect();
         let data_dir = self.dir.path().join(format!("n{number}"));
-        self.nodes.push(Node {
+        self.nodes.push(ClusterNode {
             child: None,
             data_dir,
             secret_file: secret_file.to_path_buf(),
@@ -264,8 +264,8 @@ impl Cluster {
         text(&node["name"]).strip_prefix('n')?.parse().ok()
     }
 
-    fn api(&self, number: usize) -> Api {
-        Api::at(&self.nodes[number].data_dir)
+    fn api(&self, number: usize) -> NodeApi {
+        NodeApi::at(&self.nodes[number].data_dir)
     }
 
     /// What a node's API answers where one looks, such as at `/v1/nodes`; none while it refuses, or

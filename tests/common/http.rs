@@ -15,25 +15,25 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// A node's API.
 #[derive(Clone)]
-pub struct Api {
+pub struct NodeApi {
     pub socket: PathBuf,
 }
 
 /// Why a call came to nothing.
-pub struct Failure {
+pub struct CallFailure {
     pub text: String,
     /// The node refused, so that nothing was done. Otherwise nobody knows.
     pub refused: bool,
 }
 
-impl Api {
+impl NodeApi {
     pub fn at(data_dir: &Path) -> Self {
         Self {
             socket: data_dir.join("api.sock"),
         }
     }
 
-    pub fn get(&self, path: &str, limit: Duration) -> Result<Value, Failure> {
+    pub fn get(&self, path: &str, limit: Duration) -> Result<Value, CallFailure> {
         json(&self.call("GET", path, None, limit)?)
     }
 
@@ -42,11 +42,11 @@ impl Api {
         path: &str,
         body: Option<&Value>,
         limit: Duration,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, CallFailure> {
         json(&self.call("POST", path, body, limit)?)
     }
 
-    pub fn bytes(&self, path: &str, limit: Duration) -> Result<Vec<u8>, Failure> {
+    pub fn bytes(&self, path: &str, limit: Duration) -> Result<Vec<u8>, CallFailure> {
         self.call("GET", path, None, limit)
     }
 
@@ -56,7 +56,7 @@ impl Api {
         path: &str,
         body: Option<&Value>,
         limit: Duration,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Vec<u8>, CallFailure> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let kind = if body.is_empty() {
             ""
@@ -67,11 +67,12 @@ impl Api {
             "{method} {path} HTTP/1.1\r\nHost: nodectl\r\nConnection: close\r\n{kind}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        let bytes = exchange(&self.socket, request.as_bytes(), limit).map_err(|text| Failure {
-            text,
-            refused: false,
-        })?;
-        let (status, body) = split_answer(&bytes).map_err(|text| Failure {
+        let bytes =
+            exchange(&self.socket, request.as_bytes(), limit).map_err(|text| CallFailure {
+                text,
+                refused: false,
+            })?;
+        let (status, body) = split_answer(&bytes).map_err(|text| CallFailure {
             text,
             refused: false,
         })?;
@@ -80,15 +81,15 @@ impl Api {
         }
         let text = format!("{status}: {}", String::from_utf8_lossy(&body).trim());
         // Of a failure of its own a node cannot say what was done before.
-        Err(Failure {
+        Err(CallFailure {
             text,
             refused: (400..500).contains(&status),
         })
     }
 }
 
-fn json(bytes: &[u8]) -> Result<Value, Failure> {
-    serde_json::from_slice(bytes).map_err(|error| Failure {
+fn json(bytes: &[u8]) -> Result<Value, CallFailure> {
+    serde_json::from_slice(bytes).map_err(|error| CallFailure {
         text: format!("no JSON: {error}"),
         refused: false,
     })

@@ -3,8 +3,8 @@
 //! comes of it is not.
 
 use crate::{
-    common::http::{Api, Failure},
-    history::History,
+    common::http::{CallFailure, NodeApi},
+    history::HistoryLog,
     plan::Rng,
 };
 use serde_json::{Value, json};
@@ -26,10 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What all clients share.
 pub struct Crowd {
-    pub history: History,
+    pub history: HistoryLog,
     /// Machines that are not lost, by name.
-    pub nodes: RwLock<Vec<(String, Api)>>,
-    pub jobs: Mutex<Vec<Job>>,
+    pub nodes: RwLock<Vec<(String, NodeApi)>>,
+    pub jobs: Mutex<Vec<ClientJob>>,
     /// Clients come to an end.
     pub over: AtomicBool,
     /// Submissions take a key of the client's.
@@ -39,7 +39,7 @@ pub struct Crowd {
 
 /// A job that a client submitted.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct ClientJob {
     pub name: String,
     pub id: String,
     pub tasks: u64,
@@ -51,7 +51,7 @@ pub struct Job {
 
 /// What jobs there are; histories have these names for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sort {
+enum JobSort {
     Plain,
     Long,
     Cancel,
@@ -67,11 +67,11 @@ impl Crowd {
         self.over.load(Ordering::Relaxed)
     }
 
-    pub fn names(&self) -> Vec<(String, Api)> {
+    pub fn names(&self) -> Vec<(String, NodeApi)> {
         self.nodes.read().expect("nobody panics with it").clone()
     }
 
-    fn any_node(&self, rng: &mut Rng) -> (String, Api) {
+    fn any_node(&self, rng: &mut Rng) -> (String, NodeApi) {
         let nodes = self.names();
         rng.pick(&nodes).clone()
     }
@@ -80,9 +80,9 @@ impl Crowd {
     fn noted<T>(
         &self,
         about: CallNote,
-        call: impl FnOnce() -> Result<T, Failure>,
+        call: impl FnOnce() -> Result<T, CallFailure>,
         said: impl FnOnce(&T) -> Value,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, CallFailure> {
         let CallNote(client, node, op, fields) = about;
         let number = self.history.call(client, node, op, fields);
         let result = call();
@@ -102,12 +102,12 @@ impl Crowd {
                 return;
             }
             let sorts = [
-                Sort::Plain,
-                Sort::Plain,
-                Sort::Long,
-                Sort::Cancel,
-                Sort::CancelTasks,
-                Sort::Gate,
+                JobSort::Plain,
+                JobSort::Plain,
+                JobSort::Long,
+                JobSort::Cancel,
+                JobSort::CancelTasks,
+                JobSort::Gate,
             ];
             let sort = *rng.pick(&sorts);
             let name = format!("{client}-{number}");
@@ -123,16 +123,18 @@ impl Crowd {
         }
     }
 
-    fn submit(&self, client: &str, name: &str, sort: Sort, rng: &mut Rng) -> Option<Job> {
+    fn submit(&self, client: &str, name: &str, sort: JobSort, rng: &mut Rng) -> Option<ClientJob> {
         let (tasks, ms) = match sort {
-            Sort::Plain => (rng.between(8, 40), rng.between(200, 1_500)),
-            Sort::Long => (rng.between(3, 6), rng.between(6_000, 14_000)),
-            Sort::Cancel | Sort::CancelTasks => (rng.between(10, 30), rng.between(500, 2_500)),
-            Sort::Gate => (rng.between(2, 8), rng.between(100, 600)),
+            JobSort::Plain => (rng.between(8, 40), rng.between(200, 1_500)),
+            JobSort::Long => (rng.between(3, 6), rng.between(6_000, 14_000)),
+            JobSort::Cancel | JobSort::CancelTasks => {
+                (rng.between(10, 30), rng.between(500, 2_500))
+            }
+            JobSort::Gate => (rng.between(2, 8), rng.between(100, 600)),
         };
         let bytes = rng.between(1_000, 60_000);
         let path = |name: &str| self.dir.join(name).display().to_string();
-        let gate = if sort == Sort::Gate {
+        let gate = if sort == JobSort::Gate {
             path(&format!("gate-{name}"))
         } else {
             String::new()
@@ -147,7 +149,7 @@ impl Crowd {
             "speculate": rng.chance(50),
         });
         // Tasks without a gate never fail of themselves, so that none needs a retry.
-        if sort == Sort::Gate || rng.chance(40) {
+        if sort == JobSort::Gate || rng.chance(40) {
             request["retries"] = 0.into();
         }
         let mut about = json!({ "job": name, "tasks": tasks, "bytes": bytes, "ms": ms, "sort": format!("{sort:?}").to_lowercase() });
@@ -157,12 +159,12 @@ impl Crowd {
             about["key"] = key.clone().into();
             request["key"] = key.into();
         }
-        let job = |id| Job {
+        let job = |id| ClientJob {
             name: name.into(),
             id,
             tasks,
             bytes,
-            gated: sort == Sort::Gate,
+            gated: sort == JobSort::Gate,
         };
         let end = Instant::now() + PATIENCE;
         loop {
@@ -187,7 +189,7 @@ impl Crowd {
     }
 
     /// The job of a submission whose answer was lost, if it was submitted.
-    fn found(&self, client: &str, job: Job, rng: &mut Rng) -> Option<Job> {
+    fn found(&self, client: &str, job: ClientJob, rng: &mut Rng) -> Option<ClientJob> {
         let end = Instant::now() + Duration::from_secs(15);
         while Instant::now() < end && !self.is_over() {
             let (node, api) = self.any_node(rng);
@@ -202,7 +204,7 @@ impl Crowd {
                         "found",
                         json!({ "client": client, "node": node, "job": job.name, "id": id }),
                     );
-                    return Some(Job {
+                    return Some(ClientJob {
                         id: id.into(),
                         ..job
                     });
@@ -215,7 +217,7 @@ impl Crowd {
 
     /// Follows a job's results to its end, and does on the way what is to be done with a job of
     /// this sort.
-    fn attend(&self, client: &str, job: &Job, sort: Sort, rng: &mut Rng) {
+    fn attend(&self, client: &str, job: &ClientJob, sort: JobSort, rng: &mut Rng) {
         let begun = Instant::now();
         let acts_after = Duration::from_millis(rng.between(300, 8_000));
         let (mut acted, mut cursor, mut target) = (
@@ -226,19 +228,19 @@ impl Crowd {
         while !self.is_over() {
             if !acted && begun.elapsed() > acts_after {
                 acted = match sort {
-                    Sort::Plain | Sort::Long => true,
-                    Sort::Cancel => self.cancel(client, job, None, rng),
-                    Sort::CancelTasks => {
+                    JobSort::Plain | JobSort::Long => true,
+                    JobSort::Cancel => self.cancel(client, job, None, rng),
+                    JobSort::CancelTasks => {
                         let tasks: BTreeSet<u64> = (0..3).map(|_| rng.next() % job.tasks).collect();
                         self.cancel(client, job, Some(tasks), rng)
                     }
-                    Sort::Gate => self.open_gate(client, job, rng),
+                    JobSort::Gate => self.open_gate(client, job, rng),
                 };
             }
             match self.page(client, job, &cursor, &target) {
                 Ok(page) => {
                     let is_empty = page["results"].as_array().is_none_or(Vec::is_empty);
-                    if ended(&page) && is_empty && (acted || sort != Sort::Gate) {
+                    if ended(&page) && is_empty && (acted || sort != JobSort::Gate) {
                         return;
                     }
                     cursor = page["cursor"].clone();
@@ -258,10 +260,10 @@ impl Crowd {
     fn page(
         &self,
         client: &str,
-        job: &Job,
+        job: &ClientJob,
         cursor: &Value,
-        (node, api): &(String, Api),
-    ) -> Result<Value, Failure> {
+        (node, api): &(String, NodeApi),
+    ) -> Result<Value, CallFailure> {
         let path = format!(
             "/v1/jobs/{}/results?claim={}&position={}&wait_ms=1000",
             job.id, cursor["claim"], cursor["position"]
@@ -276,7 +278,13 @@ impl Crowd {
     }
 
     /// True when there is nothing left to try.
-    fn cancel(&self, client: &str, job: &Job, tasks: Option<BTreeSet<u64>>, rng: &mut Rng) -> bool {
+    fn cancel(
+        &self,
+        client: &str,
+        job: &ClientJob,
+        tasks: Option<BTreeSet<u64>>,
+        rng: &mut Rng,
+    ) -> bool {
         let (node, api) = self.any_node(rng);
         let body = tasks.as_ref().map(|tasks| json!({ "tasks": tasks }));
         let fields = json!({ "job": job.name, "tasks": tasks });
@@ -291,7 +299,7 @@ impl Crowd {
 
     /// Lets a job's tasks succeed, and asks for those that have failed to be tried again. True when
     /// all have succeeded.
-    pub fn open_gate(&self, client: &str, job: &Job, rng: &mut Rng) -> bool {
+    pub fn open_gate(&self, client: &str, job: &ClientJob, rng: &mut Rng) -> bool {
         let _ = fs::write(self.dir.join(format!("gate-{}", job.name)), "");
         if self.phase_of(job, rng).is_some_and(|phase| phase == "done") {
             return true;
@@ -308,7 +316,7 @@ impl Crowd {
         false
     }
 
-    pub fn phase_of(&self, job: &Job, rng: &mut Rng) -> Option<String> {
+    pub fn phase_of(&self, job: &ClientJob, rng: &mut Rng) -> Option<String> {
         let (_, api) = self.any_node(rng);
         let line = api.get(&format!("/v1/jobs/{}", job.id), CALL_LIMIT).ok()?;
         line["phase"].as_str().map(str::to_string)
@@ -338,9 +346,9 @@ impl Crowd {
     pub fn read(
         &self,
         client: &str,
-        job: &Job,
-        (node, api): &(String, Api),
-    ) -> Result<Vec<Value>, Failure> {
+        job: &ClientJob,
+        (node, api): &(String, NodeApi),
+    ) -> Result<Vec<Value>, CallFailure> {
         let mut last = json!({});
         let mut claims = BTreeSet::new();
         let mut ask = || {
@@ -370,7 +378,7 @@ impl Crowd {
         let number = self
             .history
             .call(client, node, "read", json!({ "job": job.name }));
-        let result: Result<Vec<Value>, Failure> = ask();
+        let result: Result<Vec<Value>, CallFailure> = ask();
         let note = match &result {
             Ok(all) => Ok(json!({ "progress": last, "claims": claims.len(), "results": all })),
             Err(failure) => Err(failure.text.clone()),
@@ -383,10 +391,10 @@ impl Crowd {
     pub fn fetch(
         &self,
         client: &str,
-        job: &Job,
+        job: &ClientJob,
         row: &Value,
-        target: &(String, Api),
-    ) -> Result<(), Failure> {
+        target: &(String, NodeApi),
+    ) -> Result<(), CallFailure> {
         let (node, api) = target;
         let said = |bytes: &Vec<u8>| json!({ "bytes": bytes.len(), "sum": format!("{:016x}", sum(bytes)) });
         let out = &row["files"]["out"];
@@ -423,7 +431,7 @@ impl Crowd {
         }
     }
 
-    pub fn drain(&self, client: &str, node: &str, api: &Api, on: bool) -> bool {
+    pub fn drain(&self, client: &str, node: &str, api: &NodeApi, on: bool) -> bool {
         let body = json!({ "on": on });
         let ask = || api.post("/v1/drain", Some(&body), CALL_LIMIT);
         let note = CallNote(client, node, "drain", json!({ "on": on }));

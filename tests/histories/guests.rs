@@ -1,9 +1,9 @@
 //! Clients that are programs of their own: a pool's, and trainings whose samples are counted.
 
 use crate::{
-    clients::{Crowd, Job, pause},
-    history::History,
-    machines::{Machine, Site},
+    clients::{ClientJob, Crowd, pause},
+    history::HistoryLog,
+    machines::{LabMachine, Site},
     plan::Rng,
 };
 use serde_json::{Value, json};
@@ -21,13 +21,13 @@ const EPOCHS: usize = 40;
 const COMMAND_SECONDS: &str = "60";
 
 /// A pool that is open until it is told to end.
-pub struct Pool {
+pub struct GuestPool {
     child: Child,
 }
 
-impl Pool {
+impl GuestPool {
     /// None, with the reason, without a Python that has the package and what it needs.
-    pub fn open(site: &Site, machine: &Machine, seconds: f64) -> Result<Self, String> {
+    pub fn open(site: &Site, machine: &LabMachine, seconds: f64) -> Result<Self, String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let python = |arguments: &[&str]| {
             let mut command = Command::new("python3");
@@ -72,7 +72,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for GuestPool {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -101,7 +101,7 @@ pub fn train(site: &Site, crowd: &Crowd, rng: &mut Rng) {
 }
 
 /// Submits a training by two workers in `bsp`, through the command line as a person would.
-fn submit_training(site: &Site, crowd: &Crowd, node: &str, name: &str) -> Option<Job> {
+fn submit_training(site: &Site, crowd: &Crowd, node: &str, name: &str) -> Option<ClientJob> {
     let class = |x: i32, y: i32| if x + y > 40 { 2 } else { i32::from(x > y) };
     let lines: String = (0..600)
         .map(|i| (i % 25, i / 25))
@@ -131,7 +131,7 @@ fn submit_training(site: &Site, crowd: &Crowd, node: &str, name: &str) -> Option
         .to_string();
     site.history
         .answer(call, &output.map(|_| json!({ "id": id })));
-    let job = Job {
+    let job = ClientJob {
         name: name.into(),
         id,
         tasks: 2,
@@ -156,7 +156,7 @@ pub fn count_samples(site: &Site, crowd: &Crowd, node: &str) {
     }
 }
 
-fn count_samples_of(site: &Site, job: &Job, node: &str) {
+fn count_samples_of(site: &Site, job: &ClientJob, node: &str) {
     let into = site.dir.join(&job.name);
     let said = command(
         site,
@@ -212,7 +212,7 @@ fn command(site: &Site, node: &str, arguments: &[&str]) -> Result<String, String
     command
         .current_dir(dir)
         .arg("--data-dir")
-        .arg(Machine::data_dir_of(site, node))
+        .arg(LabMachine::data_dir_of(site, node))
         .args(arguments)
         .stdin(Stdio::null());
     let output = command.output().map_err(|error| error.to_string())?;
@@ -225,7 +225,7 @@ fn command(site: &Site, node: &str, arguments: &[&str]) -> Result<String, String
 }
 
 /// Puts what tasks and a pool noted into the history.
-pub fn merge_notes(history: &History, dir: &Path) {
+pub fn merge_notes(history: &HistoryLog, dir: &Path) {
     for line in fs::read_to_string(dir.join("tasks.notes"))
         .unwrap_or_default()
         .lines()

@@ -18,19 +18,19 @@ pub const FORMAT: u64 = 1;
 
 /// A history that is being written.
 #[derive(Clone)]
-pub struct History(Arc<Shared>);
+pub struct HistoryLog(Arc<HistoryFile>);
 
-struct Shared {
+struct HistoryFile {
     file: Mutex<io::BufWriter<fs::File>>,
     /// Wall clock, since tasks, which are processes of their own, note theirs.
     begun: SystemTime,
     calls: AtomicU64,
 }
 
-impl History {
+impl HistoryLog {
     pub fn new(path: &Path) -> io::Result<Self> {
         let file = Mutex::new(io::BufWriter::new(fs::File::create(path)?));
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(HistoryFile {
             file,
             begun: SystemTime::now(),
             calls: AtomicU64::new(0),

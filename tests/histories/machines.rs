@@ -2,9 +2,9 @@
 //! their disks fill or rot.
 
 use crate::{
-    Settings,
-    common::{http::Api, netns::Lab},
-    history::History,
+    HistorySettings,
+    common::{http::NodeApi, netns::Lab},
+    history::HistoryLog,
     plan::Rng,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,7 +21,7 @@ use std::{
 /// A node that does not answer by then never will.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
-pub struct Machine {
+pub struct LabMachine {
     pub name: String,
     pub host: usize,
     /// Where its disk is mounted.
@@ -40,15 +40,15 @@ pub struct Machine {
 pub struct Site<'a> {
     pub lab: &'a Lab,
     pub dir: &'a Path,
-    pub settings: &'a Settings,
-    pub history: &'a History,
+    pub settings: &'a HistorySettings,
+    pub history: &'a HistoryLog,
     /// Nodes start with a clock that can be moved.
     pub clocks: Option<&'a Path>,
     /// Room on each disk, where a disk of its own can be mounted.
     pub disk_size: Option<&'a str>,
 }
 
-impl Machine {
+impl LabMachine {
     pub fn new(site: &Site, host: usize) -> Result<Self, String> {
         let name = format!("n{host}");
         let disk = site.dir.join(&name);
@@ -78,8 +78,8 @@ impl Machine {
         site.dir.join(name).join("data")
     }
 
-    pub fn api(&self) -> Api {
-        Api::at(&self.data_dir())
+    pub fn api(&self) -> NodeApi {
+        NodeApi::at(&self.data_dir())
     }
 
     pub fn is_running(&self) -> bool {
@@ -296,7 +296,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for LabMachine {
     fn drop(&mut self) {
         self.kill();
         self.unmount();

@@ -29,7 +29,7 @@ mod plan;
 mod schedule;
 mod walls;
 
-use plan::{Kind, Plan};
+use plan::{FaultKind, NemesisPlan};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -44,9 +44,9 @@ const SHORT_SECONDS: u64 = 30;
 /// Four nodes with kills, stalls, a partition, and two machines lost in the end.
 const SHORT_SEED: u64 = 155;
 
-pub struct Settings {
+pub struct HistorySettings {
     pub nodectl: String,
-    pub only: Option<Vec<Kind>>,
+    pub only: Option<Vec<FaultKind>>,
     pub keep: PathBuf,
     pub keep_all: bool,
 }
@@ -68,7 +68,7 @@ fn histories_keep_every_promise() {
         0,
     );
     for seed in first.. {
-        let plan = Plan::new(seed, seconds, settings.only.as_deref());
+        let plan = NemesisPlan::new(seed, seconds, settings.only.as_deref());
         eprintln!("seed {seed}: {}", schedule::describe(&plan));
         let begun = Instant::now();
         let Some((verdict, kept)) = schedule::run(&settings, seed, seconds) else {
@@ -128,10 +128,10 @@ fn a_history_that_is_named_keeps_every_promise() {
     );
 }
 
-fn settings() -> Settings {
+fn settings() -> HistorySettings {
     let only = env::var("HISTORIES_FAULTS").ok().map(|names| {
         let kind = |name: &str| {
-            Kind::named(name)
+            FaultKind::named(name)
                 .unwrap_or_else(|| panic!("HISTORIES_FAULTS: no fault is called `{name}`"))
         };
         names
@@ -141,7 +141,7 @@ fn settings() -> Settings {
             .collect()
     });
     let keep = env::var_os("HISTORIES_KEEP").map(PathBuf::from);
-    Settings {
+    HistorySettings {
         nodectl: env::var("NODECTL").unwrap_or_else(|_| env!("CARGO_BIN_EXE_nodectl").into()),
         only,
         keep_all: keep.is_some(),

@@ -3,8 +3,8 @@
 
 use crate::{
     clients::{Crowd, pause},
-    machines::{Machine, Site},
-    plan::{Aim, Kind, Rng, Step},
+    machines::{LabMachine, Site},
+    plan::{Aim, FaultKind, NemesisStep, Rng},
     walls::{Wall, Walls},
 };
 use rustix::process::Signal;
@@ -24,15 +24,15 @@ const TICK: Duration = Duration::from_millis(20);
 
 pub struct Nemesis<'a> {
     pub site: Site<'a>,
-    pub machines: Vec<Machine>,
+    pub machines: Vec<LabMachine>,
     pub crowd: &'a Crowd,
     walls: Walls,
-    active: Vec<Active>,
+    active: Vec<ActiveFault>,
     begun: u64,
     /// Hosts of the lab that nobody has used yet.
     spare: Vec<usize>,
     /// Kinds of faults that cannot be had here.
-    lacking: BTreeSet<Kind>,
+    lacking: BTreeSet<FaultKind>,
     /// A machine whose disk must stay: a client has no other way to the cluster.
     pub kept: Option<usize>,
     /// Lost machines may be silent, and not only dead.
@@ -43,9 +43,9 @@ pub struct Nemesis<'a> {
 }
 
 /// A fault that goes on.
-struct Active {
+struct ActiveFault {
     number: u64,
-    kind: Kind,
+    kind: FaultKind,
     /// Indices of machines.
     victims: Vec<usize>,
     ends: Instant,
@@ -58,11 +58,11 @@ impl<'a> Nemesis<'a> {
         crowd: &'a Crowd,
         nodes: usize,
         hosts: usize,
-        lacking: BTreeSet<Kind>,
+        lacking: BTreeSet<FaultKind>,
     ) -> Result<Self, String> {
         let walls = Walls::new(site.lab, hosts)?;
         let machines = (0..nodes)
-            .map(|host| Machine::new(&site, host))
+            .map(|host| LabMachine::new(&site, host))
             .collect::<Result<Vec<_>, _>>()?;
         let spare = (nodes..hosts).rev().collect();
         let mut nemesis = Self {
@@ -89,7 +89,7 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    pub fn carry_out(&mut self, steps: &[Step]) {
+    pub fn carry_out(&mut self, steps: &[NemesisStep]) {
         for step in steps {
             if self.lacking.contains(&step.kind) {
                 continue;
@@ -112,7 +112,7 @@ impl<'a> Nemesis<'a> {
         self.end_all();
     }
 
-    fn begin(&mut self, step: &Step) {
+    fn begin(&mut self, step: &NemesisStep) {
         let mut rng = Rng::new(step.seed);
         let busy: BTreeSet<usize> = self
             .active
@@ -140,11 +140,11 @@ impl<'a> Nemesis<'a> {
             .collect();
         let other = *rng.pick(&others);
         let victims = match step.kind {
-            Kind::KillAll => (0..self.machines.len())
+            FaultKind::KillAll => (0..self.machines.len())
                 .filter(|index| self.machines[*index].is_running())
                 .collect(),
-            Kind::Oneway => vec![victim, other],
-            Kind::Part => self.a_part(victim, &mut rng),
+            FaultKind::Oneway => vec![victim, other],
+            FaultKind::Part => self.a_part(victim, &mut rng),
             _ => vec![victim],
         };
         let number = self.begun;
@@ -165,7 +165,7 @@ impl<'a> Nemesis<'a> {
                 .note("detail", json!({ "fault": number, "text": detail }));
         }
         let ends = Instant::now() + Duration::from_millis(step.lasts_ms);
-        self.active.push(Active {
+        self.active.push(ActiveFault {
             number,
             kind: step.kind,
             victims,
@@ -176,69 +176,69 @@ impl<'a> Nemesis<'a> {
     /// Does it; says what else is to be known of it.
     fn harm(
         &mut self,
-        step: &Step,
+        step: &NemesisStep,
         number: u64,
         victims: &[usize],
         rng: &mut Rng,
     ) -> Option<String> {
         let host = self.machines[victims[0]].host;
         match step.kind {
-            Kind::Kill | Kind::KillAll | Kind::Damage => {
+            FaultKind::Kill | FaultKind::KillAll | FaultKind::Damage => {
                 victims
                     .iter()
                     .for_each(|index| self.machines[*index].kill());
-                if step.kind == Kind::Damage {
+                if step.kind == FaultKind::Damage {
                     let damages = (0..rng.between(1, 3))
                         .filter_map(|_| self.machines[victims[0]].damage(self.blobs_may, rng));
                     return Some(damages.collect::<Vec<_>>().join("; "));
                 }
                 None
             }
-            Kind::Stop => {
+            FaultKind::Stop => {
                 self.machines[victims[0]].signal(Signal::STOP);
                 None
             }
-            Kind::Full => {
+            FaultKind::Full => {
                 self.machines[victims[0]].fill();
                 None
             }
-            Kind::Clock => {
+            FaultKind::Clock => {
                 let seconds = *rng.pick(&[-86_400, -3_600, -90, 90, 3_600, 86_400, 40 * 86_400]);
                 self.machines[victims[0]].set_clock(&self.site, seconds);
                 Some(format!("{seconds:+} s"))
             }
-            Kind::Lost => Some(self.lose(number, victims[0], rng)),
-            Kind::Cut => self.raise(number, Wall::Cut { host }),
-            Kind::Part => {
+            FaultKind::Lost => Some(self.lose(number, victims[0], rng)),
+            FaultKind::Cut => self.raise(number, Wall::Cut { host }),
+            FaultKind::Part => {
                 let left = victims
                     .iter()
                     .map(|index| self.machines[*index].host)
                     .collect();
                 self.raise(number, Wall::Part { left })
             }
-            Kind::Oneway => self.raise(
+            FaultKind::Oneway => self.raise(
                 number,
                 Wall::Oneway {
                     from: host,
                     to: self.machines[victims[1]].host,
                 },
             ),
-            Kind::Reset => self.raise(number, Wall::Reset { host }),
-            Kind::Loss => self.raise(
+            FaultKind::Reset => self.raise(number, Wall::Reset { host }),
+            FaultKind::Loss => self.raise(
                 number,
                 Wall::Loss {
                     host,
                     percent: rng.between(3, 40),
                 },
             ),
-            Kind::Delay => self.raise(
+            FaultKind::Delay => self.raise(
                 number,
                 Wall::Delay {
                     host,
                     ms: rng.between(20, 400),
                 },
             ),
-            Kind::Slow => self.raise(
+            FaultKind::Slow => self.raise(
                 number,
                 Wall::Slow {
                     host,
@@ -279,7 +279,7 @@ impl<'a> Nemesis<'a> {
 
     /// A fresh machine in place of one that is lost.
     fn add_machine(&mut self) -> Option<String> {
-        let mut machine = Machine::new(&self.site, self.spare.pop()?).ok()?;
+        let mut machine = LabMachine::new(&self.site, self.spare.pop()?).ok()?;
         machine.start(&self.site);
         let text = format!("{} comes in its place", machine.name);
         self.machines.push(machine);
@@ -325,15 +325,15 @@ impl<'a> Nemesis<'a> {
     fn end(&mut self, at: usize) {
         let active = self.active.swap_remove(at);
         match active.kind {
-            Kind::Kill | Kind::KillAll | Kind::Damage => {
+            FaultKind::Kill | FaultKind::KillAll | FaultKind::Damage => {
                 for index in &active.victims {
                     self.start(*index);
                 }
             }
-            Kind::Stop => self.machines[active.victims[0]].signal(Signal::CONT),
-            Kind::Full => self.machines[active.victims[0]].empty(),
-            Kind::Clock => self.machines[active.victims[0]].set_clock(&self.site, 0),
-            Kind::Lost => {}
+            FaultKind::Stop => self.machines[active.victims[0]].signal(Signal::CONT),
+            FaultKind::Full => self.machines[active.victims[0]].empty(),
+            FaultKind::Clock => self.machines[active.victims[0]].set_clock(&self.site, 0),
+            FaultKind::Lost => {}
             _ => {
                 if let Err(why) = self.walls.fell(self.site.lab, active.number) {
                     self.site
@@ -465,8 +465,8 @@ impl<'a> Nemesis<'a> {
         };
         // Nobody comes in its place: this is to go down to two.
         self.spare.clear();
-        self.begin(&Step {
-            kind: Kind::Lost,
+        self.begin(&NemesisStep {
+            kind: FaultKind::Lost,
             beside: false,
             gap_ms: 0,
             lasts_ms: 0,

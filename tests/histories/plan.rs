@@ -37,7 +37,7 @@ impl Rng {
 
 /// Kinds of faults, by the names that histories have for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum FaultKind {
     /// `kill -9`, then a restart on the same disk.
     Kill,
     /// All nodes are killed at once.
@@ -69,24 +69,24 @@ pub enum Kind {
     Lost,
 }
 
-pub const KINDS: [Kind; 14] = [
-    Kind::Kill,
-    Kind::KillAll,
-    Kind::Stop,
-    Kind::Cut,
-    Kind::Part,
-    Kind::Oneway,
-    Kind::Reset,
-    Kind::Loss,
-    Kind::Delay,
-    Kind::Slow,
-    Kind::Clock,
-    Kind::Full,
-    Kind::Damage,
-    Kind::Lost,
+pub const KINDS: [FaultKind; 14] = [
+    FaultKind::Kill,
+    FaultKind::KillAll,
+    FaultKind::Stop,
+    FaultKind::Cut,
+    FaultKind::Part,
+    FaultKind::Oneway,
+    FaultKind::Reset,
+    FaultKind::Loss,
+    FaultKind::Delay,
+    FaultKind::Slow,
+    FaultKind::Clock,
+    FaultKind::Full,
+    FaultKind::Damage,
+    FaultKind::Lost,
 ];
 
-impl fmt::Display for Kind {
+impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = format!("{self:?}").to_lowercase();
         f.write_str(if *self == Self::KillAll {
@@ -97,7 +97,7 @@ impl fmt::Display for Kind {
     }
 }
 
-impl Kind {
+impl FaultKind {
     pub fn named(name: &str) -> Option<Self> {
         KINDS.into_iter().find(|kind| kind.to_string() == name)
     }
@@ -118,8 +118,8 @@ pub enum Aim {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
-    pub kind: Kind,
+pub struct NemesisStep {
+    pub kind: FaultKind,
     /// Beside the fault before, not after it.
     pub beside: bool,
     pub gap_ms: u64,
@@ -138,11 +138,11 @@ pub struct Guests {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct NemesisPlan {
     pub seed: u64,
     pub nodes: usize,
-    pub kinds: Vec<Kind>,
-    pub steps: Vec<Step>,
+    pub kinds: Vec<FaultKind>,
+    pub steps: Vec<NemesisStep>,
     pub guests: Guests,
     /// How many machines are lost, one after the other, once all is healed and every job has ended.
     pub decay: usize,
@@ -150,15 +150,15 @@ pub struct Plan {
     pub clients_seed: u64,
 }
 
-impl Plan {
+impl NemesisPlan {
     /// A schedule of about so many seconds of faults. `only` leaves others out.
-    pub fn new(seed: u64, seconds: u64, only: Option<&[Kind]>) -> Self {
+    pub fn new(seed: u64, seconds: u64, only: Option<&[FaultKind]>) -> Self {
         let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x6e6f_6465);
         let nodes = *rng.pick(&[3, 4, 5, 5, 6, 7]) as usize;
-        let drawn: Vec<Kind> = KINDS.into_iter().filter(|_| rng.chance(45)).collect();
+        let drawn: Vec<FaultKind> = KINDS.into_iter().filter(|_| rng.chance(45)).collect();
         let kinds = match only {
             Some(only) => only.to_vec(),
-            None if drawn.is_empty() => vec![Kind::Kill],
+            None if drawn.is_empty() => vec![FaultKind::Kill],
             None => drawn,
         };
         let guests = Guests {
@@ -185,24 +185,24 @@ impl Plan {
     }
 }
 
-fn steps(rng: &mut Rng, kinds: &[Kind], nodes: usize, total_ms: u64) -> Vec<Step> {
+fn steps(rng: &mut Rng, kinds: &[FaultKind], nodes: usize, total_ms: u64) -> Vec<NemesisStep> {
     // Three nodes at least remain for the faults that come later.
-    let (mut steps, mut spent, mut spare): (Vec<Step>, u64, usize) =
+    let (mut steps, mut spent, mut spare): (Vec<NemesisStep>, u64, usize) =
         (Vec::new(), 0, nodes.saturating_sub(3));
     while spent < total_ms && steps.len() < 10_000 {
         let kind = *rng.pick(kinds);
-        let fits = kind != Kind::Lost || spare > 0;
+        let fits = kind != FaultKind::Lost || spare > 0;
         let before = steps.last().map(|step| step.kind);
         let beside = rng.chance(30)
             && !kind.costs_a_disk()
-            && kind != Kind::KillAll
-            && before.is_some_and(|before| !before.costs_a_disk() && before != Kind::KillAll)
+            && kind != FaultKind::KillAll
+            && before.is_some_and(|before| !before.costs_a_disk() && before != FaultKind::KillAll)
             && !steps.last().is_some_and(|step| step.beside);
         let lasts_ms = match kind {
-            Kind::Kill | Kind::KillAll => rng.between(100, 6_000),
-            Kind::Stop => rng.between(1_000, 10_000),
-            Kind::Damage => rng.between(500, 2_000),
-            Kind::Lost => 0,
+            FaultKind::Kill | FaultKind::KillAll => rng.between(100, 6_000),
+            FaultKind::Stop => rng.between(1_000, 10_000),
+            FaultKind::Damage => rng.between(500, 2_000),
+            FaultKind::Lost => 0,
             _ => rng.between(1_500, 12_000),
         };
         let gap_ms = if beside {
@@ -215,7 +215,7 @@ fn steps(rng: &mut Rng, kinds: &[Kind], nodes: usize, total_ms: u64) -> Vec<Step
         } else {
             Aim::Any
         };
-        let step = Step {
+        let step = NemesisStep {
             kind,
             beside,
             gap_ms,
@@ -228,9 +228,9 @@ fn steps(rng: &mut Rng, kinds: &[Kind], nodes: usize, total_ms: u64) -> Vec<Step
             + if beside { 0 } else { lasts_ms }
             + if kind.costs_a_disk() { 20_000 } else { 0 };
         if fits {
-            spare -= usize::from(kind == Kind::Lost);
+            spare -= usize::from(kind == FaultKind::Lost);
             steps.push(step);
-        } else if kinds == [Kind::Lost] {
+        } else if kinds == [FaultKind::Lost] {
             break;
         }
     }
@@ -239,8 +239,10 @@ fn steps(rng: &mut Rng, kinds: &[Kind], nodes: usize, total_ms: u64) -> Vec<Step
 
 #[test]
 fn a_seed_is_a_schedule_and_schedules_differ() {
-    assert_eq!(Plan::new(7, 60, None), Plan::new(7, 60, None));
-    let plans: Vec<Plan> = (0..200).map(|seed| Plan::new(seed, 60, None)).collect();
+    assert_eq!(NemesisPlan::new(7, 60, None), NemesisPlan::new(7, 60, None));
+    let plans: Vec<NemesisPlan> = (0..200)
+        .map(|seed| NemesisPlan::new(seed, 60, None))
+        .collect();
     for kind in KINDS {
         assert!(
             plans
@@ -248,14 +250,14 @@ fn a_seed_is_a_schedule_and_schedules_differ() {
                 .any(|plan| plan.steps.iter().any(|step| step.kind == kind)),
             "{kind} is never drawn"
         );
-        assert_eq!(Kind::named(&kind.to_string()), Some(kind));
+        assert_eq!(FaultKind::named(&kind.to_string()), Some(kind));
     }
     for plan in &plans {
         assert!((3..=7).contains(&plan.nodes) && !plan.steps.is_empty());
         let lost = plan
             .steps
             .iter()
-            .filter(|step| step.kind == Kind::Lost)
+            .filter(|step| step.kind == FaultKind::Lost)
             .count();
         assert!(plan.nodes - lost >= 3);
         assert!(
@@ -265,9 +267,9 @@ fn a_seed_is_a_schedule_and_schedules_differ() {
         );
     }
     assert!(
-        Plan::new(7, 60, Some(&[Kind::Stop]))
+        NemesisPlan::new(7, 60, Some(&[FaultKind::Stop]))
             .steps
             .iter()
-            .all(|step| step.kind == Kind::Stop)
+            .all(|step| step.kind == FaultKind::Stop)
     );
 }

@@ -3,14 +3,14 @@
 //! machine is lost.
 
 use crate::{
-    Settings, check,
-    clients::{Crowd, Job, pause},
+    HistorySettings, check,
+    clients::{ClientJob, Crowd, pause},
     common::netns::Lab,
-    guests::{self, Pool},
-    history::{self, FORMAT, History},
+    guests::{self, GuestPool},
+    history::{self, FORMAT, HistoryLog},
     machines::{self, Site},
     nemesis::{Nemesis, REPAIR},
-    plan::{KINDS, Kind, Plan, Rng},
+    plan::{FaultKind, KINDS, NemesisPlan, Rng},
     walls,
 };
 use serde_json::{Value, json};
@@ -37,12 +37,16 @@ const FAKETIME: [&str; 2] = [
 
 /// Runs it; gives what is to be said of it, and where its history is if that was kept. None, said
 /// with its reason, where it cannot run.
-pub fn run(settings: &Settings, seed: u64, seconds: u64) -> Option<(check::Verdict, PathBuf)> {
-    let plan = Plan::new(seed, seconds, settings.only.as_deref());
+pub fn run(
+    settings: &HistorySettings,
+    seed: u64,
+    seconds: u64,
+) -> Option<(check::HistoryVerdict, PathBuf)> {
+    let plan = NemesisPlan::new(seed, seconds, settings.only.as_deref());
     let losses = plan
         .steps
         .iter()
-        .filter(|step| step.kind == Kind::Lost)
+        .filter(|step| step.kind == FaultKind::Lost)
         .count();
     let hosts = plan.nodes + losses;
     let lab = Lab::new(hosts)?;
@@ -60,8 +64,8 @@ pub fn run(settings: &Settings, seed: u64, seconds: u64) -> Option<(check::Verdi
     let lacking = lacking(&lab, clocks.is_none(), mounts.clone().err());
     say_what_is_missed(&plan, seed, &lacking);
     let history_file = path.join("history.jsonl");
-    let history = History::new(&history_file).expect("writable");
-    let names = |kinds: &[Kind]| kinds.iter().map(Kind::to_string).collect::<Vec<_>>();
+    let history = HistoryLog::new(&history_file).expect("writable");
+    let names = |kinds: &[FaultKind]| kinds.iter().map(FaultKind::to_string).collect::<Vec<_>>();
     let skipped: BTreeMap<String, &String> = lacking
         .iter()
         .map(|(kind, why)| (kind.to_string(), why))
@@ -86,7 +90,7 @@ pub fn run(settings: &Settings, seed: u64, seconds: u64) -> Option<(check::Verdi
         dir: path,
         settings,
         history: &history,
-        clocks: clocks.filter(|_| plan.kinds.contains(&Kind::Clock)),
+        clocks: clocks.filter(|_| plan.kinds.contains(&FaultKind::Clock)),
         disk_size: mounts.is_ok().then_some(DISK),
     };
     let started = Nemesis::new(
@@ -120,7 +124,7 @@ fn write_files(dir: &Path, seed: u64) {
     }
 }
 
-fn say_what_is_missed(plan: &Plan, seed: u64, lacking: &BTreeMap<Kind, String>) {
+fn say_what_is_missed(plan: &NemesisPlan, seed: u64, lacking: &BTreeMap<FaultKind, String>) {
     let missed = lacking
         .iter()
         .filter(|(kind, _)| plan.steps.iter().any(|step| step.kind == **kind));
@@ -132,7 +136,7 @@ fn say_what_is_missed(plan: &Plan, seed: u64, lacking: &BTreeMap<Kind, String>) 
     }
 }
 
-fn faults_then_quiet(mut nemesis: Nemesis, plan: &Plan) {
+fn faults_then_quiet(mut nemesis: Nemesis, plan: &NemesisPlan) {
     let crowd = nemesis.crowd;
     let mut rng = Rng::new(plan.clients_seed);
     let first = nemesis.machines[0].api();
@@ -142,11 +146,11 @@ fn faults_then_quiet(mut nemesis: Nemesis, plan: &Plan) {
     }
     nemesis.kept = plan.guests.pool.then_some(0);
     nemesis.silence = !plan.guests.training;
-    nemesis.blobs_may = plan.decay == 0 && !plan.kinds.contains(&Kind::Lost);
+    nemesis.blobs_may = plan.decay == 0 && !plan.kinds.contains(&FaultKind::Lost);
     let pool = plan
         .guests
         .pool
-        .then(|| Pool::open(&nemesis.site, &nemesis.machines[0], 0.1));
+        .then(|| GuestPool::open(&nemesis.site, &nemesis.machines[0], 0.1));
     let mut pool = pool.and_then(|opened| match opened {
         Ok(pool) => Some(pool),
         Err(why) => {
@@ -196,7 +200,7 @@ fn faults_then_quiet(mut nemesis: Nemesis, plan: &Plan) {
     nemesis.site.history.note("over", json!({}));
 }
 
-fn close(nemesis: &mut Nemesis, pool: &mut Pool) {
+fn close(nemesis: &mut Nemesis, pool: &mut GuestPool) {
     pool.close();
     let end = Instant::now() + ENDS_WITHIN;
     while !pool.has_ended() {
@@ -222,7 +226,7 @@ fn settle(nemesis: &mut Nemesis, rng: &mut Rng, given_up: &mut BTreeSet<String>)
         }
     }
     let jobs = crowd.jobs.lock().expect("nobody panics with it").clone();
-    let mut open: Vec<&Job> = jobs
+    let mut open: Vec<&ClientJob> = jobs
         .iter()
         .filter(|job| !given_up.contains(&job.name))
         .collect();
@@ -321,16 +325,18 @@ fn again<T>(patience: &mut Duration, mut ask: impl FnMut() -> Result<T, bool>) -
 }
 
 /// Kinds of faults that cannot be had here, each with the reason.
-fn lacking(lab: &Lab, no_clocks: bool, no_disks: Option<String>) -> BTreeMap<Kind, String> {
+fn lacking(lab: &Lab, no_clocks: bool, no_disks: Option<String>) -> BTreeMap<FaultKind, String> {
     let network = walls::lacking(lab);
-    let reason = |kind: Kind| match kind {
-        Kind::Cut | Kind::Part | Kind::Oneway | Kind::Reset | Kind::Loss => {
-            network.get("nft").cloned()
-        }
-        Kind::Delay => network.get("netem").cloned(),
-        Kind::Slow => network.get("tbf").cloned(),
-        Kind::Clock => no_clocks.then(|| "needs libfaketime (apt install libfaketime)".into()),
-        Kind::Full => no_disks
+    let reason = |kind: FaultKind| match kind {
+        FaultKind::Cut
+        | FaultKind::Part
+        | FaultKind::Oneway
+        | FaultKind::Reset
+        | FaultKind::Loss => network.get("nft").cloned(),
+        FaultKind::Delay => network.get("netem").cloned(),
+        FaultKind::Slow => network.get("tbf").cloned(),
+        FaultKind::Clock => no_clocks.then(|| "needs libfaketime (apt install libfaketime)".into()),
+        FaultKind::Full => no_disks
             .clone()
             .map(|why| format!("a small disk cannot be mounted: {}", why.trim())),
         _ => None,
@@ -354,7 +360,12 @@ fn can_mount(dir: &Path) -> Result<(), String> {
 
 /// Where the history lies afterwards: of a violation, and if asked to always, it is kept with the
 /// nodes' logs.
-fn keep(settings: &Settings, seed: u64, dir: &Path, verdict: &check::Verdict) -> PathBuf {
+fn keep(
+    settings: &HistorySettings,
+    seed: u64,
+    dir: &Path,
+    verdict: &check::HistoryVerdict,
+) -> PathBuf {
     let into = settings.keep.join(format!("seed-{seed}"));
     if verdict.violations.is_empty() && !settings.keep_all {
         return into;
@@ -381,7 +392,7 @@ fn keep(settings: &Settings, seed: u64, dir: &Path, verdict: &check::Verdict) ->
 }
 
 /// The kinds of faults that a seed's schedule has, for people.
-pub fn describe(plan: &Plan) -> String {
+pub fn describe(plan: &NemesisPlan) -> String {
     let kinds: BTreeSet<String> = plan
         .steps
         .iter()

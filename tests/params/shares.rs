@@ -32,7 +32,7 @@ with ParameterServer.connect(rate=0.01, shares=sys.argv[1]) as server:
 
 /// What a worker had of a step, and how long that took it, in seconds: of processor time, and until
 /// it had the new values.
-struct Step {
+struct StepTimes {
     begin: u64,
     end: u64,
     cpu: f64,
@@ -40,10 +40,10 @@ struct Step {
 }
 
 /// The steps of both workers, by clock.
-fn train(cluster: &Cluster, shares: &str) -> BTreeMap<u64, [Step; 2]> {
+fn train(cluster: &Cluster, shares: &str) -> BTreeMap<u64, [StepTimes; 2]> {
     let job = job(cluster, shares, 2, 1, shares);
     fs::write(job.with_file_name("train.py"), SCRIPT).expect("writable");
-    let of = |outcome: &serde_json::Value| -> Vec<(u64, Step)> {
+    let of = |outcome: &serde_json::Value| -> Vec<(u64, StepTimes)> {
         let steps = outcome.as_array().expect("steps").iter();
         let step = |step: &serde_json::Value| {
             let number = |index: usize| step[index].as_u64().expect("a number");
@@ -52,7 +52,7 @@ fn train(cluster: &Cluster, shares: &str) -> BTreeMap<u64, [Step; 2]> {
             let (begin, end) = (number(1), number(2));
             (
                 number(0),
-                Step {
+                StepTimes {
                     begin,
                     end,
                     cpu,
@@ -72,7 +72,7 @@ fn train(cluster: &Cluster, shares: &str) -> BTreeMap<u64, [Step; 2]> {
 }
 
 /// The median of the later half of steps of how long the slower worker took.
-fn step_seconds(steps: &BTreeMap<u64, [Step; 2]>, of: fn(&Step) -> f64) -> f64 {
+fn step_seconds(steps: &BTreeMap<u64, [StepTimes; 2]>, of: fn(&StepTimes) -> f64) -> f64 {
     let later = steps.values().skip(steps.len() / 2);
     let mut times: Vec<f64> = later.map(|[a, b]| of(a).max(of(b))).collect();
     times.sort_by(f64::total_cmp);
@@ -91,12 +91,12 @@ fn a_worker_that_is_half_as_fast_gets_fewer_samples_and_each_counts_once() {
             "step {clock}: {parts:?}"
         );
     }
-    let of_slow = |steps: &BTreeMap<u64, [Step; 2]>| {
+    let of_slow = |steps: &BTreeMap<u64, [StepTimes; 2]>| {
         let (_, [_, slow]) = steps.last_key_value().expect("steps");
         slow.end - slow.begin
     };
     assert_eq!(of_slow(&equal), 48);
-    let ratio = |of: fn(&Step) -> f64| step_seconds(&pace, of) / step_seconds(&equal, of);
+    let ratio = |of: fn(&StepTimes) -> f64| step_seconds(&pace, of) / step_seconds(&equal, of);
     println!(
         "the slow worker has {} of 96 samples; of a step with equal shares one by pace takes {:.2} of the slower worker's \
          processor time, {:.2} of the time",

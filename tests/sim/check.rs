@@ -5,9 +5,9 @@ mod losses;
 mod starts;
 
 use crate::{
-    disk::{Held, Journal},
+    disk::{HeldRecord, Journal},
     told::is_same,
-    world::{Key, Machine, World},
+    world::{AttemptOnNode, SimMachine, SimWorld},
 };
 use nodectl_logic::State;
 use nodectl_types::{Attempt, BlobHash, Cell, JobId, Phase, TaskIndex, TaskRecord, Time};
@@ -35,7 +35,7 @@ const LONGEST_TURN: Duration = Duration::from_millis(300);
 
 /// A result that was told, or another thing that a user was promised.
 #[derive(Debug)]
-pub struct Promise {
+pub struct UserPromise {
     pub at: Time,
     pub epoch: u32,
     /// Live disks that had it, when it was made or last looked at in quiet.
@@ -47,11 +47,11 @@ pub struct Promise {
 }
 
 #[derive(Debug)]
-pub struct Told {
-    pub held: Held,
-    pub promise: Promise,
+pub struct ToldResult {
+    pub held: HeldRecord,
+    pub promise: UserPromise,
     /// For its files.
-    pub files: Promise,
+    pub files: UserPromise,
     /// At some time nobody who had it was up, and others may have computed the task again, or its
     /// claim had a rival.
     pub may_change: bool,
@@ -59,7 +59,7 @@ pub struct Told {
 
 /// What a node knew of a job, in its present life.
 #[derive(Default)]
-struct Known {
+struct NodeKnowledge {
     /// How many tasks to be done.
     done: u32,
     /// Its disk has lost some of their results meanwhile.
@@ -69,11 +69,11 @@ struct Known {
 }
 
 #[derive(Default)]
-pub struct Checker {
-    pub told: BTreeMap<JobId, BTreeMap<TaskIndex, Told>>,
+pub struct SimChecker {
+    pub told: BTreeMap<JobId, BTreeMap<TaskIndex, ToldResult>>,
     /// Jobs whose submission was confirmed.
-    pub submitted: BTreeMap<JobId, Promise>,
-    pub cancelled: BTreeMap<JobId, Promise>,
+    pub submitted: BTreeMap<JobId, UserPromise>,
+    pub cancelled: BTreeMap<JobId, UserPromise>,
     pub sizes: BTreeMap<BlobHash, u64>,
     /// Which node made a file.
     pub makers: BTreeMap<BlobHash, usize>,
@@ -97,17 +97,17 @@ pub struct Checker {
     pub lost_at: Option<Time>,
     /// Files that some disk has lost while others of it were kept.
     pub lost_files: BTreeSet<BlobHash>,
-    known: BTreeMap<(usize, u64, JobId), Known>,
+    known: BTreeMap<(usize, u64, JobId), NodeKnowledge>,
     /// Where, in which life and when a task was done last.
     finished: BTreeMap<(JobId, TaskIndex), (usize, u64, Time)>,
     /// Tasks whose result has turned bad wherever it was: another record may take its place there.
     pub rotten: BTreeSet<(JobId, TaskIndex)>,
     repeated: BTreeSet<(JobId, TaskIndex)>,
     /// Attempts that have begun.
-    begun: BTreeSet<Key>,
+    begun: BTreeSet<AttemptOnNode>,
 }
 
-impl World {
+impl SimWorld {
     /// After a turn: what the node knows to be done stays done, and its memory is bounded.
     pub fn after_turn(&mut self, index: usize) {
         let machine = &self.machines[index];
@@ -174,7 +174,7 @@ impl World {
     }
 
     /// An attempt ended, and was not stopped.
-    pub fn note_end(&mut self, node: usize, key: Key, done: bool) {
+    pub fn note_end(&mut self, node: usize, key: AttemptOnNode, done: bool) {
         if done && self.is_gang(key.0) {
             // Its end is the whole's to tell.
             self.note_process_done(node, key);
@@ -229,7 +229,7 @@ impl World {
     }
 
     /// A running attempt is stopped: nobody may want it any more.
-    pub fn check_stop(&mut self, node: usize, key: Key) {
+    pub fn check_stop(&mut self, node: usize, key: AttemptOnNode) {
         let (job, task, attempt) = key;
         // Where one process is lost, the others are stopped.
         if self.machines[node].beyond || self.is_gang(job) {
@@ -248,7 +248,7 @@ impl World {
         if asked || leaves || self.is_known_over(job, task) {
             return;
         }
-        let again = |other: &Key| other.0 == job && other.1 == task && other.2 != attempt;
+        let again = |other: &AttemptOnNode| other.0 == job && other.1 == task && other.2 != attempt;
         let elsewhere = self.machines.iter().enumerate().any(|(other, machine)| {
             machine
                 .running
@@ -282,7 +282,7 @@ impl World {
             directory.get(job).is_some_and(over) || directory.is_removed(job)
         });
         // Who had a record that turned bad goes on to know what it said.
-        let knows = |machine: &Machine| {
+        let knows = |machine: &SimMachine| {
             machine.disk.is_rotten(job, task) || on_disk(machine.disk.cell(job, task))
         };
         is_over || self.machines.iter().any(knows)
@@ -328,7 +328,7 @@ impl World {
             .get(&job)
             .and_then(|told| told.get(&task))
             .map(|told| told.held.clone());
-        let new = Held::new(record.clone(), self.now);
+        let new = HeldRecord::new(record.clone(), self.now);
         if let Some(known) = known
             .as_ref()
             .filter(|known| !is_same(known, &new) && !self.may_change(job, &known.record))
@@ -388,7 +388,7 @@ impl World {
     /// Live disks that a job could go on from, with the files that its tasks are given: who claims
     /// a job has its specification first, and gives it up if they do not come.
     fn whole_copies(&self, job: JobId) -> usize {
-        let is_whole = |machine: &&Machine| {
+        let is_whole = |machine: &&SimMachine| {
             let spec = machine.disk.journals.get(&job).and_then(Journal::spec);
             let inputs = spec.and_then(|spec| spec.work.inputs);
             machine.disk.has_job(job)
@@ -415,7 +415,7 @@ impl World {
 
     /// Live disks that know a job to be cancelled.
     pub fn cancel_copies(&self, job: JobId) -> usize {
-        let on_disk = |machine: &&Machine| {
+        let on_disk = |machine: &&SimMachine| {
             machine
                 .disk
                 .journals
@@ -478,7 +478,7 @@ impl World {
             if twice {
                 self.branch("two claims in one epoch");
             }
-            let lacks_news = |watched: &crate::user::Watched| !watched.is_content();
+            let lacks_news = |watched: &crate::user::WatchedJob| !watched.is_content();
             if self.is_expired(*job)
                 && self.user.jobs.get(job).is_some_and(lacks_news)
                 && self.spec_copies(*job) == 0

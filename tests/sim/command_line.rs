@@ -14,10 +14,10 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let traced = std::env::var("SIM_TRACE").map_or(0, |level| level.parse().unwrap_or(1));
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut options = runs::Options {
+    let mut options = runs::RunOptions {
         traced,
         jobs,
-        ..runs::Options::default()
+        ..runs::RunOptions::default()
     };
     let mut scenarios = None;
     let (mut from, mut seeds, mut shrink, mut dropped) = (0, 1_000, None, BTreeSet::new());

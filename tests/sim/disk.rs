@@ -24,12 +24,12 @@ pub struct Journal {
     /// are often asked for.
     rare: Vec<usize>,
     /// What a read of the task gives.
-    index: BTreeMap<TaskIndex, Held>,
+    index: BTreeMap<TaskIndex, HeldRecord>,
 }
 
 /// A record, and what it says of its task: checks ask for that again and again, and it is a hash.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct HeldRecord {
     pub record: Arc<TaskRecord>,
     pub cell: Cell,
     /// When it was written here.
@@ -44,7 +44,7 @@ pub struct Write {
 }
 
 /// What became of an append.
-pub struct Finished {
+pub struct FinishedAppend {
     pub job: JobId,
     /// Tasks whose older records, in place of which it counts, were found to be damaged.
     pub lost: Vec<TaskIndex>,
@@ -53,10 +53,10 @@ pub struct Finished {
 }
 
 #[derive(Default)]
-pub struct Disk {
+pub struct SimDisk {
     pub journals: BTreeMap<JobId, Journal>,
     /// Appended and not yet written, by job: reads see it already.
-    waiting: BTreeMap<JobId, BTreeMap<TaskIndex, (u64, Held)>>,
+    waiting: BTreeMap<JobId, BTreeMap<TaskIndex, (u64, HeldRecord)>>,
     pub blobs: BTreeMap<BlobHash, u64>,
     pub pending: VecDeque<Write>,
     /// How many of `pending` the write that is under way takes.
@@ -120,13 +120,13 @@ impl Journal {
         self.heads().any(|head| head.cancelled)
     }
 
-    fn held(&self, task: TaskIndex) -> Option<&Held> {
+    fn held(&self, task: TaskIndex) -> Option<&HeldRecord> {
         self.index.get(&task)
     }
 
     fn add(&mut self, frame: Record, now: Time) {
         match &frame {
-            Record::Task(record) => note(&mut self.index, Held::new(record.clone(), now)),
+            Record::Task(record) => note(&mut self.index, HeldRecord::new(record.clone(), now)),
             Record::Spec(_) | Record::Head(_) => self.rare.push(self.frames.len()),
         }
         self.frames.push(frame);
@@ -146,7 +146,7 @@ impl Journal {
     }
 }
 
-impl Held {
+impl HeldRecord {
     pub fn new(record: Arc<TaskRecord>, since: Time) -> Self {
         Self {
             cell: Cell::of(&record),
@@ -161,7 +161,7 @@ impl Held {
 }
 
 /// As store/ does (`journal/index.rs`): the one that the lattice takes is found.
-fn note(index: &mut BTreeMap<TaskIndex, Held>, new: Held) {
+fn note(index: &mut BTreeMap<TaskIndex, HeldRecord>, new: HeldRecord) {
     let task = new.record.task;
     let known = index.get(&task);
     if known.is_none_or(|known| new.counts_over(known)) {
@@ -169,7 +169,7 @@ fn note(index: &mut BTreeMap<TaskIndex, Held>, new: Held) {
     }
 }
 
-impl Disk {
+impl SimDisk {
     pub fn new() -> Self {
         Self {
             slowness: 1,
@@ -192,7 +192,7 @@ impl Disk {
     }
 
     /// What is on disk of a task, whatever waits.
-    pub fn durable(&self, job: JobId, task: TaskIndex) -> Option<&Held> {
+    pub fn durable(&self, job: JobId, task: TaskIndex) -> Option<&HeldRecord> {
         let journal = self.journals.get(&job)?;
         journal.held(task).filter(|_| !self.is_rotten(job, task))
     }
@@ -293,7 +293,7 @@ impl Disk {
     }
 
     /// What a read of the task's last record answers.
-    pub fn read(&self, job: JobId, task: TaskIndex) -> Option<&Held> {
+    pub fn read(&self, job: JobId, task: TaskIndex) -> Option<&HeldRecord> {
         let waiting = self
             .waiting
             .get(&job)
@@ -306,7 +306,7 @@ impl Disk {
         let known: Vec<_> = records
             .iter()
             .filter_map(|record| record.clone().into_task())
-            .map(|record| Held::new(record, now))
+            .map(|record| HeldRecord::new(record, now))
             .collect();
         for held in known {
             let task = held.record.task;
@@ -325,7 +325,7 @@ impl Disk {
 
     /// The write under way comes to its end for the first that waits. As store/ does: a journal
     /// begins with the specification or not at all.
-    pub fn finish(&mut self, write: Write, fails: bool, now: Time) -> Finished {
+    pub fn finish(&mut self, write: Write, fails: bool, now: Time) -> FinishedAppend {
         let Write {
             job,
             records,
@@ -337,7 +337,7 @@ impl Disk {
         let begins =
             matches!(records.first(), Some(Record::Spec(_))) || self.journals.contains_key(&job);
         if self.full || fails || !begins {
-            return Finished {
+            return FinishedAppend {
                 job,
                 lost: Vec::new(),
                 ticket,
@@ -361,7 +361,7 @@ impl Disk {
             .into_iter()
             .flatten()
             .for_each(|record| journal.add(record, now));
-        Finished {
+        FinishedAppend {
             job,
             lost,
             ticket,

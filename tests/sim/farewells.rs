@@ -2,7 +2,7 @@
 
 use crate::{
     check::ACQUAINTED,
-    world::{Event, World},
+    world::{SimEvent, SimWorld},
 };
 use nodectl_types::event::{ClusterEvent, EventKind, EventSubject};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Farewell {
     wall_ms: u64,
 }
 
-impl World {
+impl SimWorld {
     /// A node leaves: whoever is close to it is to note it.
     pub fn note_farewells(&mut self, who: usize) {
         let is_sure = self.plan.net.loss == 0.0;
@@ -41,7 +41,7 @@ impl World {
                 life,
                 wall_ms,
             };
-            self.after(NOTED, Event::Noted(farewell));
+            self.after(NOTED, SimEvent::Noted(farewell));
         }
     }
 

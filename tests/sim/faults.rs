@@ -2,8 +2,8 @@
 
 use crate::{
     disk::Damage,
-    plan::{Act, Fault, Item, Moment, Plan, Victim, ms},
-    world::{Event, World},
+    plan::{Act, FaultPlan, FaultTarget, Moment, PlanItem, SimFault, ms},
+    world::{SimEvent, SimWorld},
 };
 use nodectl_logic::Input;
 use nodectl_types::Time;
@@ -25,21 +25,21 @@ pub enum Lasting {
     Slowed(u32),
 }
 
-impl World {
+impl SimWorld {
     /// Whom it strikes now.
-    fn victim(&self, victim: Victim) -> Option<usize> {
+    fn victim(&self, victim: FaultTarget) -> Option<usize> {
         let job = |number: usize| self.user.job_of(number);
         let found = match victim {
-            Victim::Node(node) => Some(node),
-            Victim::Coordinator(number) => self.coordinator(job(number)?),
-            Victim::Replica(number) => {
+            FaultTarget::Node(node) => Some(node),
+            FaultTarget::Coordinator(number) => self.coordinator(job(number)?),
+            FaultTarget::Replica(number) => {
                 let job = job(number)?;
                 let coordinator = self.coordinator(job);
                 self.up().into_iter().find(|node| {
                     self.machines[*node].disk.has_spec(job) && Some(*node) != coordinator
                 })
             }
-            Victim::Executor(number) => {
+            FaultTarget::Executor(number) => {
                 let job = job(number)?;
                 let runs = |node: &usize| {
                     self.machines[*node]
@@ -53,38 +53,38 @@ impl World {
         found.filter(|node| *node < self.machines.len() && !self.machines[*node].lost)
     }
 
-    pub fn strike(&mut self, fault: Fault) {
+    pub fn strike(&mut self, fault: SimFault) {
         self.tell(|| format!("--- {fault:?}"));
         match fault {
-            Fault::Crash { victim, away } => self.crash_victim(victim, away),
-            Fault::CrashAll { within } => self.crash_all(within),
-            Fault::CrashAt {
+            SimFault::Crash { victim, away } => self.crash_victim(victim, away),
+            SimFault::CrashAll { within } => self.crash_all(within),
+            SimFault::CrashAt {
                 moment,
                 delay,
                 away,
             } => self.armed.push((moment, delay, away)),
-            Fault::Lose { victim, replaced } => self.lose_victim(victim, replaced),
-            Fault::Stall { victim, lasts } => {
+            SimFault::Lose { victim, replaced } => self.lose_victim(victim, replaced),
+            SimFault::Stall { victim, lasts } => {
                 if let Some(node) = self.victim(victim) {
                     self.stall(node, lasts);
                 }
             }
-            Fault::Cut {
+            SimFault::Cut {
                 sides,
                 one_way,
                 lasts,
             } => self.cut(sides, one_way, lasts),
-            Fault::Wall { a, b, lasts } => self.wall(a, b, lasts),
-            Fault::Reset { a, b } => self.break_link(a, b),
-            Fault::Jump { victim, seconds } => {
+            SimFault::Wall { a, b, lasts } => self.wall(a, b, lasts),
+            SimFault::Reset { a, b } => self.break_link(a, b),
+            SimFault::Jump { victim, seconds } => {
                 if let Some(node) = self.victim(victim) {
                     self.machines[node].wall_skew_ms += seconds * 1_000;
                 }
             }
-            Fault::FullDisk { victim, lasts } => {
+            SimFault::FullDisk { victim, lasts } => {
                 self.set_disk(victim, lasts, Lasting::Full, |disk, _| disk.full = true)
             }
-            Fault::SlowDisk {
+            SimFault::SlowDisk {
                 victim,
                 slowness,
                 lasts,
@@ -93,12 +93,12 @@ impl World {
                     disk.slowness = slowness
                 });
             }
-            Fault::HangingDisk { victim, lasts } => {
+            SimFault::HangingDisk { victim, lasts } => {
                 self.set_disk(victim, lasts, Lasting::Hang, move |disk, now| {
                     disk.hangs_until = now + lasts
                 });
             }
-            Fault::Damage {
+            SimFault::Damage {
                 victim,
                 damage,
                 away,
@@ -107,19 +107,19 @@ impl World {
                     self.damage(node, damage, away);
                 }
             }
-            Fault::Slowed {
+            SimFault::Slowed {
                 victim,
                 factor,
                 lasts,
             } => self.starve(victim, factor, lasts),
-            Fault::Rot { victim, salt } => self.rot(victim, salt),
-            Fault::Copy { victim, after } => self.copy(victim, after),
-            Fault::Upgrade { pause, away } => self.upgrade(pause, away),
+            SimFault::Rot { victim, salt } => self.rot(victim, salt),
+            SimFault::Copy { victim, after } => self.copy(victim, after),
+            SimFault::Upgrade { pause, away } => self.upgrade(pause, away),
         }
     }
 
     /// One record in four of a running node.
-    fn rot(&mut self, victim: Victim, salt: u32) {
+    fn rot(&mut self, victim: FaultTarget, salt: u32) {
         let node = self.victim(victim);
         let Some(node) = node.filter(|node| self.machines[*node].state.is_some()) else {
             return;
@@ -153,7 +153,7 @@ impl World {
 
     /// On another machine a copied data directory gets an identity of its own (`net/identity.rs`),
     /// and keeps its journals and files.
-    fn copy(&mut self, victim: Victim, after: Duration) {
+    fn copy(&mut self, victim: FaultTarget, after: Duration) {
         let Some(node) = self.victim(victim) else {
             return;
         };
@@ -162,7 +162,7 @@ impl World {
         let copy = self.add_machine(node.min(self.plan.machines.len() - 1));
         self.tell(|| format!("n{copy} will have what is on n{node}'s disk"));
         self.machines[copy].disk = disk;
-        self.after(after, Event::Start { node: copy });
+        self.after(after, SimEvent::Start { node: copy });
     }
 
     /// Each has a version that the others do not speak, until all have the newer one.
@@ -172,7 +172,7 @@ impl World {
         }
         self.branch("a cluster is upgraded node by node");
         for (turn, node) in (0..).zip(0..self.machines.len()) {
-            self.after(pause * turn, Event::Upgrade { node, away });
+            self.after(pause * turn, SimEvent::Upgrade { node, away });
         }
     }
 
@@ -191,11 +191,11 @@ impl World {
             self.cleared.insert((other, node), self.now);
         }
         if was_up {
-            self.after(away, Event::Start { node });
+            self.after(away, SimEvent::Start { node });
         }
     }
 
-    fn crash_victim(&mut self, victim: Victim, away: Duration) {
+    fn crash_victim(&mut self, victim: FaultTarget, away: Duration) {
         let node = self.victim(victim);
         if let Some(node) = node.filter(|node| self.machines[*node].state.is_some()) {
             self.crash_for(node, away);
@@ -210,19 +210,19 @@ impl World {
         self.branch("everything is down at once");
     }
 
-    fn lose_victim(&mut self, victim: Victim, replaced: Option<Duration>) {
+    fn lose_victim(&mut self, victim: FaultTarget, replaced: Option<Duration>) {
         let others = self.present().count() > 1;
         if let Some(node) = self.victim(victim).filter(|_| others) {
             self.lose(node);
             if let Some(after) = replaced {
                 let like = node.min(self.plan.machines.len() - 1);
                 let node = self.add_machine(like);
-                self.after(after, Event::Start { node });
+                self.after(after, SimEvent::Start { node });
             }
         }
     }
 
-    fn starve(&mut self, victim: Victim, factor: u32, lasts: Duration) {
+    fn starve(&mut self, victim: FaultTarget, factor: u32, lasts: Duration) {
         if let Some(node) = self.victim(victim) {
             let number = self.lasts(lasts, node, Lasting::Slowed(self.machines[node].slowness));
             self.tell(|| format!("n{node} is starved (fault {number})"));
@@ -237,7 +237,7 @@ impl World {
         let fault = self.number();
         self.trouble((node < self.machines.len()).then_some(node));
         self.lasting.insert(fault);
-        self.after(lasts, Event::Over { fault, node, what });
+        self.after(lasts, SimEvent::Over { fault, node, what });
         fault
     }
 
@@ -262,10 +262,10 @@ impl World {
 
     fn set_disk(
         &mut self,
-        victim: Victim,
+        victim: FaultTarget,
         lasts: Duration,
         what: Lasting,
-        change: impl FnOnce(&mut crate::disk::Disk, Time),
+        change: impl FnOnce(&mut crate::disk::SimDisk, Time),
     ) {
         let Some(node) = self.victim(victim) else {
             return;
@@ -286,7 +286,7 @@ impl World {
 
     pub fn crash_for(&mut self, node: usize, away: Duration) {
         self.crash(node);
-        self.after(away, Event::Start { node });
+        self.after(away, SimEvent::Start { node });
     }
 
     /// A process ends: what was not on disk is lost, but for what nobody heard of; connections
@@ -402,7 +402,7 @@ impl World {
                 self.branch("cancelled right before a crash");
             }
             let life = self.machines[node].life;
-            self.after(delay, Event::Strike { node, life, away });
+            self.after(delay, SimEvent::Strike { node, life, away });
         }
     }
 
@@ -414,7 +414,7 @@ impl World {
         self.crash(node);
         if !self.machines[node].retired {
             let away = Duration::from_millis(self.rng.random_range(10..8_000));
-            self.after(away, Event::Start { node });
+            self.after(away, SimEvent::Start { node });
         }
     }
 
@@ -526,28 +526,30 @@ impl World {
     }
 }
 
-impl Plan {
+impl FaultPlan {
     /// Queues that overflow, and records that turn bad where nothing else is lost, nor may be.
     pub fn draw_limits(&mut self, rng: &mut StdRng) {
         if rng.random_bool(0.05) {
             self.net.queue = Some(rng.random_range(16..128).max(LEAST_QUEUE));
         }
-        let loses = |(_, item): &(Duration, Item)| {
+        let loses = |(_, item): &(Duration, PlanItem)| {
             matches!(
                 item,
-                Item::Fault(Fault::Lose { .. } | Fault::Damage { .. } | Fault::Copy { .. })
+                PlanItem::Fault(
+                    SimFault::Lose { .. } | SimFault::Damage { .. } | SimFault::Copy { .. }
+                )
             )
         };
-        let is_log = |(_, item): &(Duration, Item)| matches!(item, Item::Act(Act::Log(_)));
+        let is_log = |(_, item): &(Duration, PlanItem)| matches!(item, PlanItem::Act(Act::Log(_)));
         let may_rot = !self.items.iter().any(|item| loses(item) || is_log(item));
         if self.machines.len() > 1 && may_rot && rng.random_bool(0.12) {
             let evil = rng.random_bool(0.5);
-            let rot = Fault::Rot {
+            let rot = SimFault::Rot {
                 victim: self.draw_victim(rng, evil),
                 salt: rng.random(),
             };
             let at = ms(rng, 1_000..self.heals_at.as_millis() as u64);
-            self.items.push((at, Item::Fault(rot)));
+            self.items.push((at, PlanItem::Fault(rot)));
         }
     }
 }

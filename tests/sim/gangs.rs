@@ -1,8 +1,8 @@
 //! Tasks that are several processes: no half of one goes on for long, and nothing of one is left.
 
 use crate::{
-    plan::{Act, Item, Plan},
-    world::{Key, Machine, World},
+    plan::{Act, FaultPlan, PlanItem},
+    world::{AttemptOnNode, SimMachine, SimWorld},
 };
 use nodectl_logic::Input;
 use nodectl_types::{Attempt, BlobHash, JobId, TaskIndex, TaskRecord, Time, gang::Place};
@@ -20,10 +20,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// A process of a gang.
 #[derive(Debug)]
-struct Process {
+struct GangProcess {
     node: usize,
     life: u64,
-    key: Key,
+    key: AttemptOnNode,
     /// It ended well.
     done: bool,
 }
@@ -32,21 +32,21 @@ struct Process {
 type Whole = (JobId, TaskIndex, Attempt, usize);
 
 #[derive(Default)]
-pub struct Gangs {
-    running: BTreeMap<Whole, Running>,
+pub struct GangWatch {
+    running: BTreeMap<Whole, RunningGang>,
     /// Processes that have asked for the end of all, and wait for their own.
-    aborting: BTreeSet<(usize, u64, Key)>,
+    aborting: BTreeSet<(usize, u64, AttemptOnNode)>,
     looked_at: Time,
 }
 
 #[derive(Default)]
-struct Running {
-    processes: BTreeMap<u32, Process>,
+struct RunningGang {
+    processes: BTreeMap<u32, GangProcess>,
     ranks: u32,
     half_since: Option<Time>,
 }
 
-impl Plan {
+impl FaultPlan {
     /// On as many nodes as there are for certain: one may be lost for good.
     pub fn draw_gangs(&mut self, rng: &mut StdRng) {
         if self.splits.is_some() || !rng.random_bool(0.3) {
@@ -58,7 +58,7 @@ impl Plan {
         };
         let able = [able(1), able(2)];
         for (_, item) in &mut self.items {
-            let Item::Act(Act::Submit(job)) = item else {
+            let PlanItem::Act(Act::Submit(job)) = item else {
                 continue;
             };
             let per_node = rng.random_range(1..=2);
@@ -72,9 +72,9 @@ impl Plan {
     }
 }
 
-impl World {
+impl SimWorld {
     /// A process of a gang starts.
-    pub fn note_process(&mut self, node: usize, key: Key, place: &Place) {
+    pub fn note_process(&mut self, node: usize, key: AttemptOnNode, place: &Place) {
         let lead = self.index_of(place.seats[0].node).unwrap_or(usize::MAX);
         let whole = (key.0, key.1, place.attempt, lead);
         if place.seats.len() > 1 {
@@ -83,7 +83,7 @@ impl World {
         let life = self.machines[node].life;
         let gang = self.gangs.running.entry(whole).or_default();
         gang.ranks = place.seats.len() as u32 * place.per_node;
-        let process = Process {
+        let process = GangProcess {
             node,
             life,
             key,
@@ -91,7 +91,7 @@ impl World {
         };
         let before = gang.processes.insert(place.rank, process);
         // A claim that was given up, and of which nobody lives who knew, may be made anew.
-        let lives = |before: Process| self.machines[before.node].life == before.life;
+        let lives = |before: GangProcess| self.machines[before.node].life == before.life;
         if before.is_some_and(lives) {
             let text = format!(
                 "rank {} of {} task {}",
@@ -104,8 +104,8 @@ impl World {
     }
 
     /// Which gang a process is of, and which of its processes it is.
-    fn place_of(&self, node: usize, key: Key) -> Option<(Whole, u32)> {
-        let of_gang = |(whole, gang): (&Whole, &Running)| {
+    fn place_of(&self, node: usize, key: AttemptOnNode) -> Option<(Whole, u32)> {
+        let of_gang = |(whole, gang): (&Whole, &RunningGang)| {
             let mut all = gang.processes.iter();
             let (rank, _) = all.find(|(_, process)| process.node == node && process.key == key)?;
             Some((*whole, *rank))
@@ -115,11 +115,11 @@ impl World {
 
     /// A process that fails asks its lead for the end of all, as some MPI libraries do, and goes on
     /// until it is ended. False if it cannot, or has done so: then it ends.
-    pub fn aborts(&mut self, node: usize, life: u64, key: Key) -> bool {
+    pub fn aborts(&mut self, node: usize, life: u64, key: AttemptOnNode) -> bool {
         let Some(((job, task, attempt, lead), rank)) = self.place_of(node, key) else {
             return false;
         };
-        let lives = |machine: &Machine| machine.state.is_some();
+        let lives = |machine: &SimMachine| machine.state.is_some();
         let hears = self.machines.get(lead).is_some_and(lives)
             && (lead == node || self.connects(lead, node));
         if !hears || !self.gangs.aborting.insert((node, life, key)) {
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// What a process but the first prints is a file of the whole's.
-    pub fn print(&mut self, node: usize, key: Key, record: &mut TaskRecord) {
+    pub fn print(&mut self, node: usize, key: AttemptOnNode, record: &mut TaskRecord) {
         let Some((_, rank)) = self
             .place_of(node, key)
             .filter(|(_, rank)| *rank > 0 && record.is_done())
@@ -154,7 +154,7 @@ impl World {
     }
 
     /// A process ended well.
-    pub fn note_process_done(&mut self, node: usize, key: Key) {
+    pub fn note_process_done(&mut self, node: usize, key: AttemptOnNode) {
         let all = self.gangs.running.values_mut();
         let mut all = all.flat_map(|gang| gang.processes.values_mut());
         if let Some(process) = all.find(|process| process.node == node && process.key == key) {
@@ -170,7 +170,7 @@ impl World {
 
     /// On how many nodes all processes of an attempt of the job run.
     pub fn gang_nodes(&self, job: JobId) -> usize {
-        let running = |gang: &Running| {
+        let running = |gang: &RunningGang| {
             let all = gang.processes.values();
             let running = all.filter(|process| {
                 let machine = &self.machines[process.node];
@@ -195,7 +195,7 @@ impl World {
         let mut gangs = std::mem::take(&mut self.gangs.running);
         let mut half = None;
         gangs.retain(|whole, gang| {
-            let runs = |process: &&Process| {
+            let runs = |process: &&GangProcess| {
                 let machine = &self.machines[process.node];
                 machine.life == process.life && machine.running.contains(&process.key)
             };

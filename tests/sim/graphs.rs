@@ -2,8 +2,8 @@
 
 use crate::{
     check::REPAIR,
-    plan::{Act, Item, JobPlan, Plan},
-    world::{Key, World},
+    plan::{Act, FaultPlan, JobPlan, PlanItem},
+    world::{AttemptOnNode, SimWorld},
 };
 use nodectl_types::{JobId, Needs, TaskIndex};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -32,14 +32,14 @@ pub fn needs(seed: u64, tasks: u32, share: u32) -> Vec<Vec<TaskIndex>> {
     (0..tasks).map(row).collect()
 }
 
-impl Plan {
+impl FaultPlan {
     /// Some jobs of tasks that are one process each are graphs.
     pub fn draw_graphs(&mut self, rng: &mut StdRng) {
         if !rng.random_bool(0.3) {
             return;
         }
         for (_, item) in &mut self.items {
-            if let Item::Act(Act::Submit(job)) = item
+            if let PlanItem::Act(Act::Submit(job)) = item
                 && job.gang.is_none()
                 && job.tasks <= 60
                 && rng.random_bool(0.6)
@@ -50,7 +50,7 @@ impl Plan {
     }
 }
 
-impl World {
+impl SimWorld {
     fn rows(&self, number: usize) -> Vec<Vec<TaskIndex>> {
         let JobPlan { tasks, graph, .. } = self.user.wants[number].plan;
         needs(self.plan.seed ^ number as u64, tasks, graph)
@@ -71,7 +71,7 @@ impl World {
     }
 
     /// An attempt begins: what its task needs is done, and on a disk.
-    pub fn check_needs(&mut self, node: usize, (job, task, attempt): Key) {
+    pub fn check_needs(&mut self, node: usize, (job, task, attempt): AttemptOnNode) {
         if !self.is_graph(job) || self.machines[node].beyond {
             return;
         }

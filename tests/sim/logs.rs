@@ -2,8 +2,8 @@
 //! beginning on. Whatever goes wrong, all of them see one order, in which each entry is once.
 
 use crate::{
-    plan::{Act, Fault, Item, Plan},
-    world::World,
+    plan::{Act, FaultPlan, PlanItem, SimFault},
+    world::SimWorld,
 };
 use nodectl_types::{
     Answer, JobDraft, JobId, JobQuery, Query, QueryError, TaskIndex, TaskRecord,
@@ -28,7 +28,7 @@ pub struct LogPlan {
     pub entries: u32,
 }
 
-impl Plan {
+impl FaultPlan {
     /// Where no more happens than what logs are promised beside.
     pub fn draw_logs(&mut self, rng: &mut StdRng) {
         let draws = rng.random_bool(0.3);
@@ -45,7 +45,7 @@ impl Plan {
                 entries: rng.random_range(1..=60),
             };
             let at = Duration::from_millis(rng.random_range(50..storm_ms / 2));
-            self.items.push((at, Item::Act(Act::Log(log))));
+            self.items.push((at, PlanItem::Act(Act::Log(log))));
         }
         self.let_all_meet();
     }
@@ -53,7 +53,7 @@ impl Plan {
     /// Whoever has met nobody agrees with itself: cuts begin when all have met.
     pub fn let_all_meet(&mut self) {
         for (at, item) in &mut self.items {
-            if let Item::Fault(Fault::Cut { .. }) = item {
+            if let PlanItem::Fault(SimFault::Cut { .. }) = item {
                 *at = (*at).max(MET_BY);
             }
         }
@@ -62,17 +62,17 @@ impl Plan {
     /// No disk loses anything, no message is lost on an open connection, and who answers tells the
     /// truth.
     pub fn keeps_orders(&self) -> bool {
-        let is_beyond = |(_, item): &(_, Item)| match item {
-            Item::Fault(fault) => matches!(
+        let is_beyond = |(_, item): &(_, PlanItem)| match item {
+            PlanItem::Fault(fault) => matches!(
                 fault,
-                Fault::Wall { .. }
-                    | Fault::Damage { .. }
-                    | Fault::Lose { .. }
-                    | Fault::Copy { .. }
-                    | Fault::Rot { .. }
-                    | Fault::Upgrade { .. }
+                SimFault::Wall { .. }
+                    | SimFault::Damage { .. }
+                    | SimFault::Lose { .. }
+                    | SimFault::Copy { .. }
+                    | SimFault::Rot { .. }
+                    | SimFault::Upgrade { .. }
             ),
-            Item::Act(_) => false,
+            PlanItem::Act(_) => false,
         };
         let lossy = self.net.loss > 0.0 || self.splits.is_some() || self.disk_errors > 0.0;
         !lossy && !self.items.iter().any(is_beyond)
@@ -80,7 +80,7 @@ impl Plan {
 }
 
 #[derive(Default)]
-struct Writer {
+struct LogWriter {
     written: u32,
     /// So many entries are known not to have the key of the one under way.
     known: TaskIndex,
@@ -88,12 +88,12 @@ struct Writer {
     looking: Option<(TaskIndex, TaskIndex)>,
 }
 
-struct Log {
+struct UserLog {
     plan: LogPlan,
     job: Option<JobId>,
     /// Who of those that open it has been answered.
     opened: Vec<bool>,
-    writers: Vec<Writer>,
+    writers: Vec<LogWriter>,
     /// How far each reader is.
     readers: Vec<TaskIndex>,
     /// What somebody was told of each entry; None: it holds the place of what never counted.
@@ -103,7 +103,7 @@ struct Log {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum About {
+enum LogQuestion {
     Submit(usize),
     Append(usize),
     Look(usize),
@@ -111,27 +111,27 @@ enum About {
 }
 
 /// Through a node in a certain life: with it the question dies.
-struct Asked {
+struct AskedOfLog {
     log: usize,
-    about: About,
+    about: LogQuestion,
     node: usize,
     life: u64,
 }
 
 #[derive(Default)]
-pub struct Logs {
-    logs: Vec<Log>,
-    asked: BTreeMap<u64, Asked>,
+pub struct UserLogs {
+    logs: Vec<UserLog>,
+    asked: BTreeMap<u64, AskedOfLog>,
 }
 
-impl Log {
+impl UserLog {
     fn value(&self, number: usize, writer: usize) -> String {
         format!("{number}/{writer}/{}", self.writers[writer].written)
     }
 
     fn is_over(&self) -> bool {
         let end = self.told.last_key_value().map_or(0, |(last, _)| last + 1);
-        let is_written = |writer: &Writer| writer.written == self.plan.entries;
+        let is_written = |writer: &LogWriter| writer.written == self.plan.entries;
         self.writers.iter().all(is_written) && self.readers.iter().all(|at| *at >= end)
     }
 
@@ -152,13 +152,13 @@ impl Log {
     }
 }
 
-impl Logs {
+impl UserLogs {
     pub fn is_content(&self) -> bool {
-        self.logs.iter().all(Log::is_over)
+        self.logs.iter().all(UserLog::is_over)
     }
 
     pub fn story(&self) -> String {
-        let line = |(number, log): (usize, &Log)| {
+        let line = |(number, log): (usize, &UserLog)| {
             let written: Vec<_> = log.writers.iter().map(|writer| writer.written).collect();
             let (job, of, at) = (log.job, log.plan.entries, &log.readers);
             format!("\n  log{number} ({job:?}): {written:?} of {of} written, read up to {at:?}")
@@ -175,10 +175,10 @@ fn key_of(value: &str) -> EntryKey {
     key
 }
 
-impl World {
+impl SimWorld {
     pub fn begin_log(&mut self, plan: LogPlan) {
-        self.logs.logs.push(Log {
-            writers: (0..plan.writers).map(|_| Writer::default()).collect(),
+        self.logs.logs.push(UserLog {
+            writers: (0..plan.writers).map(|_| LogWriter::default()).collect(),
             job: None,
             opened: vec![false; plan.openers as usize],
             plan,
@@ -208,7 +208,7 @@ impl World {
     /// Everybody asks again who has nothing under way.
     pub fn logs_act(&mut self) {
         let machines = &self.machines;
-        let lives = |asked: &Asked| machines[asked.node].life == asked.life;
+        let lives = |asked: &AskedOfLog| machines[asked.node].life == asked.life;
         self.logs.asked.retain(|_, asked| lives(asked));
         for log in 0..self.logs.logs.len() {
             if self.logs.logs[log].is_over() {
@@ -216,7 +216,7 @@ impl World {
             }
             for opener in 0..self.logs.logs[log].opened.len() {
                 if !self.logs.logs[log].opened[opener] {
-                    self.ask_of_log(log, About::Submit(opener));
+                    self.ask_of_log(log, LogQuestion::Submit(opener));
                 }
             }
             if self.logs.logs[log].job.is_none() {
@@ -226,23 +226,23 @@ impl World {
                 self.log_writes(log, writer);
             }
             for reader in 0..READERS {
-                self.ask_of_log(log, About::Read(reader));
+                self.ask_of_log(log, LogQuestion::Read(reader));
             }
         }
     }
 
     fn log_writes(&mut self, log: usize, writer: usize) {
-        let Log { writers, plan, .. } = &self.logs.logs[log];
+        let UserLog { writers, plan, .. } = &self.logs.logs[log];
         match writers[writer].looking {
-            Some(_) => self.ask_of_log(log, About::Look(writer)),
+            Some(_) => self.ask_of_log(log, LogQuestion::Look(writer)),
             None if writers[writer].written < plan.entries => {
-                self.ask_of_log(log, About::Append(writer));
+                self.ask_of_log(log, LogQuestion::Append(writer));
             }
             None => {}
         }
     }
 
-    fn ask_of_log(&mut self, number: usize, about: About) {
+    fn ask_of_log(&mut self, number: usize, about: LogQuestion) {
         let mut asked = self.logs.asked.values();
         let (true, Some(node)) = (
             !asked.any(|asked| (asked.log, asked.about) == (number, about)),
@@ -264,11 +264,11 @@ impl World {
             )
         };
         let query = match about {
-            About::Submit(_) => Query::Submit {
+            LogQuestion::Submit(_) => Query::Submit {
                 job: Some(job),
                 spec: Arc::new(JobDraft::log(&format!("log{number}")).submitted(id, 0)),
             },
-            About::Append(writer) => {
+            LogQuestion::Append(writer) => {
                 let value = log.value(number, writer);
                 Query::Job(
                     job,
@@ -279,11 +279,13 @@ impl World {
                     },
                 )
             }
-            About::Look(writer) => read(log.writers[writer].looking.map_or(0, |(from, _)| from)),
-            About::Read(reader) => read(log.readers[reader]),
+            LogQuestion::Look(writer) => {
+                read(log.writers[writer].looking.map_or(0, |(from, _)| from))
+            }
+            LogQuestion::Read(reader) => read(log.readers[reader]),
         };
         self.asked += 1;
-        let asked = Asked {
+        let asked = AskedOfLog {
             log: number,
             about,
             node,
@@ -299,7 +301,7 @@ impl World {
         id: u64,
         answer: Result<Answer, QueryError>,
     ) -> Option<Result<Answer, QueryError>> {
-        let Some(Asked {
+        let Some(AskedOfLog {
             log, about, node, ..
         }) = self.logs.asked.remove(&id)
         else {
@@ -307,23 +309,23 @@ impl World {
         };
         self.tell(|| format!("log{log}: n{node} answers {about:?}: {answer:?}"));
         match (about, answer) {
-            (About::Submit(opener), Ok(Answer::Submitted { job })) => {
+            (LogQuestion::Submit(opener), Ok(Answer::Submitted { job })) => {
                 self.logs.logs[log].job = Some(job);
                 self.logs.logs[log].opened[opener] = true;
                 self.logs_act();
             }
-            (About::Append(writer), Ok(Answer::Appended { entry })) => {
+            (LogQuestion::Append(writer), Ok(Answer::Appended { entry })) => {
                 self.log_written(log, writer, entry);
             }
-            (About::Append(writer), Ok(Answer::KeysUnknown { below })) => {
+            (LogQuestion::Append(writer), Ok(Answer::KeysUnknown { below })) => {
                 self.branch("a writer of a log looks for its key");
                 let writer = &mut self.logs.logs[log].writers[writer];
                 writer.looking = Some((writer.known, below));
             }
-            (About::Look(writer), Ok(Answer::Watch { records, .. })) => {
+            (LogQuestion::Look(writer), Ok(Answer::Watch { records, .. })) => {
                 self.log_looked(log, writer, &records);
             }
-            (About::Read(reader), Ok(Answer::Watch { records, .. })) => {
+            (LogQuestion::Read(reader), Ok(Answer::Watch { records, .. })) => {
                 let at = self.logs.logs[log].readers[reader];
                 let end = self.log_read(log, at, &records);
                 self.logs.logs[log].readers[reader] = end;

@@ -2,7 +2,7 @@
 //! leave; held up by a cut, which each end notices late or never; what is under way is lost with
 //! the connection.
 
-use crate::world::{Event, World};
+use crate::world::{SimEvent, SimWorld};
 use nodectl_logic::Input;
 use nodectl_types::{Message, NodeId, Time, limits, membership::Packet};
 use rand::RngExt;
@@ -22,25 +22,25 @@ const LOOK_AGAIN: Duration = Duration::from_millis(40);
 const REDIAL: Duration = Duration::from_millis(40);
 
 /// A message on its way.
-pub enum Packed {
+pub enum SentMessage {
     Swim(Packet),
     Bytes(Vec<u8>),
 }
 
 /// One direction of a connection.
 #[derive(Default)]
-pub struct Lane {
-    queue: VecDeque<(Time, Packed)>,
+pub struct SimLane {
+    queue: VecDeque<(Time, SentMessage)>,
     bytes: usize,
     last: Time,
     /// An event will look at the front.
     moving: bool,
 }
 
-pub struct Link {
+pub struct SimLink {
     pub id: u64,
     /// From the lower index to the higher, and back.
-    lanes: [Lane; 2],
+    lanes: [SimLane; 2],
 }
 
 /// Which way nothing passes, and who answers for whom.
@@ -85,7 +85,7 @@ fn key(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
-impl World {
+impl SimWorld {
     pub fn linked(&self, a: usize, b: usize) -> bool {
         self.links.contains_key(&key(a, b))
     }
@@ -108,7 +108,7 @@ impl World {
         let id = self.number();
         self.links.insert(
             key(a, b),
-            Link {
+            SimLink {
                 id,
                 lanes: Default::default(),
             },
@@ -118,7 +118,7 @@ impl World {
             let delay = self.delay();
             self.after(
                 delay,
-                Event::Up {
+                SimEvent::Up {
                     node,
                     life,
                     peer,
@@ -139,11 +139,11 @@ impl World {
             self.plan.net.duplication > 0.0 && self.net_rng.random_bool(self.plan.net.duplication);
         for _ in 0..=usize::from(doubles) {
             let packed = match message {
-                Message::Swim(packet) => Packed::Swim(packet.clone()),
+                Message::Swim(packet) => SentMessage::Swim(packet.clone()),
                 // What a real node could not decode must not be sent: it is not, and the log says
                 // so.
                 other => match nodectl_wire::control::encode(other) {
-                    Ok(bytes) => Packed::Bytes(bytes),
+                    Ok(bytes) => SentMessage::Bytes(bytes),
                     Err(error) => return self.tell(|| format!("n{from} cannot send: {error}")),
                 },
             };
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    fn enqueue(&mut self, from: usize, to: usize, packed: Packed) {
+    fn enqueue(&mut self, from: usize, to: usize, packed: SentMessage) {
         let size = packed.size();
         let delay = self.delay();
         let now = self.now;
@@ -175,7 +175,7 @@ impl World {
         lane.queue.push_back((lane.last, packed));
         if !std::mem::replace(&mut lane.moving, true) {
             let at = lane.last;
-            self.at(at, Event::Arrive { from, to, link: id });
+            self.at(at, SimEvent::Arrive { from, to, link: id });
         }
     }
 
@@ -194,7 +194,7 @@ impl World {
         };
         let lane = &mut link.lanes[usize::from(from > to)];
         if held {
-            return self.after(LOOK_AGAIN, Event::Arrive { from, to, link: id });
+            return self.after(LOOK_AGAIN, SimEvent::Arrive { from, to, link: id });
         }
         let Some((_, packed)) = lane.queue.pop_front() else {
             lane.moving = false;
@@ -205,13 +205,13 @@ impl World {
         lane.moving = !lane.queue.is_empty();
         if let Some((due, _)) = lane.queue.front() {
             let at = (*due).max(now);
-            self.at(at, Event::Arrive { from, to, link: id });
+            self.at(at, SimEvent::Arrive { from, to, link: id });
         }
         self.deliver(from, to, id, packed);
     }
 
     /// A session tells of the peer before it hands out messages.
-    fn deliver(&mut self, from: usize, to: usize, id: u64, packed: Packed) {
+    fn deliver(&mut self, from: usize, to: usize, id: u64, packed: SentMessage) {
         if self.machines[to].connected.get(&from) != Some(&id) {
             if self.machines[to].state.is_none() {
                 return;
@@ -221,12 +221,12 @@ impl World {
         self.hear(from, to, packed);
     }
 
-    fn hear(&mut self, from: usize, to: usize, packed: Packed) {
+    fn hear(&mut self, from: usize, to: usize, packed: SentMessage) {
         self.statistics.messages += 1;
         let size = packed.size();
         let message = match packed {
-            Packed::Swim(packet) => Message::Swim(packet),
-            Packed::Bytes(bytes) => match nodectl_wire::control::decode(&bytes) {
+            SentMessage::Swim(packet) => Message::Swim(packet),
+            SentMessage::Bytes(bytes) => match nodectl_wire::control::decode(&bytes) {
                 Ok(message) => message,
                 Err(error) => {
                     self.fail(
@@ -277,7 +277,7 @@ impl World {
         let (life, id) = (self.machines[node].life, self.machines[peer].id);
         self.give(node, life, Input::PeerDown(id));
         // The swarm dials again at once, and later now and then.
-        self.after(REDIAL, Event::Dial { a: node, b: peer });
+        self.after(REDIAL, SimEvent::Dial { a: node, b: peer });
         // The swarm asks whether anybody listens there.
         if self.machines[peer].state.is_none() && self.connects(node, peer) {
             self.give(node, life, Input::PeerRefused(id));
@@ -297,7 +297,7 @@ impl World {
             let delay = self.delay();
             self.after(
                 delay,
-                Event::Down {
+                SimEvent::Down {
                     node,
                     life,
                     peer,
@@ -318,7 +318,7 @@ impl World {
                 let patience = Duration::from_millis(self.net_rng.random_range(500..20_000));
                 self.after(
                     patience,
-                    Event::GiveUp {
+                    SimEvent::GiveUp {
                         node,
                         peer,
                         link: id,
@@ -357,7 +357,7 @@ impl World {
                 let delay = self.delay();
                 self.after(
                     delay,
-                    Event::Down {
+                    SimEvent::Down {
                         node,
                         life,
                         peer,
@@ -396,7 +396,7 @@ impl World {
                 let (life, delay) = (self.machines[peer].life, self.delay());
                 self.after(
                     delay,
-                    Event::Down {
+                    SimEvent::Down {
                         node: peer,
                         life,
                         peer: index,
@@ -407,7 +407,7 @@ impl World {
                 let patience = Duration::from_millis(self.net_rng.random_range(500..20_000));
                 self.after(
                     patience,
-                    Event::GiveUp {
+                    SimEvent::GiveUp {
                         node: peer,
                         peer: index,
                         link,
@@ -436,7 +436,7 @@ impl World {
     }
 }
 
-impl Packed {
+impl SentMessage {
     fn size(&self) -> usize {
         match self {
             Self::Swim(packet) => 48 + packet.news.len() * 48,

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 
 /// Whom a fault strikes. Some are picked when it strikes, by somebody who wishes ill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Victim {
+pub enum FaultTarget {
     Node(usize),
     /// The coordinator of the n-th job.
     Coordinator(usize),
@@ -38,9 +38,9 @@ pub enum Moment {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
+pub enum SimFault {
     Crash {
-        victim: Victim,
+        victim: FaultTarget,
         away: Duration,
     },
     /// All at once; back one after the other, within so long.
@@ -55,12 +55,12 @@ pub enum Fault {
     },
     /// The machine is lost for good with its disk; perhaps another takes its place.
     Lose {
-        victim: Victim,
+        victim: FaultTarget,
         replaced: Option<Duration>,
     },
     /// The process is stopped and goes on.
     Stall {
-        victim: Victim,
+        victim: FaultTarget,
         lasts: Duration,
     },
     /// Two sides; also in one direction only.
@@ -81,37 +81,37 @@ pub enum Fault {
     },
     /// The wall clock jumps.
     Jump {
-        victim: Victim,
+        victim: FaultTarget,
         seconds: i64,
     },
     FullDisk {
-        victim: Victim,
+        victim: FaultTarget,
         lasts: Duration,
     },
     SlowDisk {
-        victim: Victim,
+        victim: FaultTarget,
         slowness: u32,
         lasts: Duration,
     },
     HangingDisk {
-        victim: Victim,
+        victim: FaultTarget,
         lasts: Duration,
     },
     /// The process ends, its disk is damaged, it starts again.
     Damage {
-        victim: Victim,
+        victim: FaultTarget,
         damage: Damage,
         away: Duration,
     },
     /// A part of the records on the disk of a running node turns bad, which is found when they are
     /// read, or when everything is healed.
     Rot {
-        victim: Victim,
+        victim: FaultTarget,
         salt: u32,
     },
     /// The data directory is copied as it is; the copy is started on another machine so much later.
     Copy {
-        victim: Victim,
+        victim: FaultTarget,
         after: Duration,
     },
     /// One node after the other gets the next version, which has no protocol in common with this
@@ -122,7 +122,7 @@ pub enum Fault {
     },
     /// The processor is taken by others.
     Slowed {
-        victim: Victim,
+        victim: FaultTarget,
         factor: u32,
         lasts: Duration,
     },
@@ -195,8 +195,8 @@ pub struct JobPlan {
 
 /// A fault or an act, and when.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Item {
-    Fault(Fault),
+pub enum PlanItem {
+    Fault(SimFault),
     Act(Act),
 }
 
@@ -224,7 +224,7 @@ pub struct NetPlan {
 }
 
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct FaultPlan {
     pub seed: u64,
     pub machines: Vec<MachinePlan>,
     pub net: NetPlan,
@@ -236,14 +236,14 @@ pub struct Plan {
     pub splits: Option<u64>,
     /// After that, machines are lost one by one until one is left.
     pub decays: bool,
-    pub items: Vec<(Duration, Item)>,
+    pub items: Vec<(Duration, PlanItem)>,
 }
 
 pub fn ms(rng: &mut StdRng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(rng.random_range(range))
 }
 
-impl Plan {
+impl FaultPlan {
     /// Nothing happens by itself: for scenarios.
     pub fn quiet(nodes: usize) -> Self {
         let machine = MachinePlan {
@@ -350,7 +350,7 @@ impl Plan {
             } else {
                 ms(rng, 50..storm.as_millis() as u64)
             };
-            self.items.push((at, Item::Act(Act::Submit(plan))));
+            self.items.push((at, PlanItem::Act(Act::Submit(plan))));
         }
         self.draw_orders(rng, storm, &style);
     }
@@ -362,7 +362,7 @@ impl Plan {
         if rng.random_bool(0.15) {
             let at = sometime(rng);
             let job = rng.random_range(0..style.jobs);
-            self.items.push((at, Item::Act(Act::Cancel { job })));
+            self.items.push((at, PlanItem::Act(Act::Cancel { job })));
         }
         if rng.random_bool(0.2) {
             for _ in 0..rng.random_range(1..4) {
@@ -371,7 +371,7 @@ impl Plan {
                     .collect();
                 let job = rng.random_range(0..style.jobs);
                 let act = Act::CancelTasks { job, tasks };
-                self.items.push((sometime(rng), Item::Act(act)));
+                self.items.push((sometime(rng), PlanItem::Act(act)));
             }
         }
         if nodes > 1 && rng.random_bool(0.15) {
@@ -379,14 +379,14 @@ impl Plan {
                 node: rng.random_range(0..nodes),
                 lasts: ms(rng, 500..15_000),
             };
-            self.items.push((sometime(rng), Item::Act(act)));
+            self.items.push((sometime(rng), PlanItem::Act(act)));
         }
         if nodes > 1 && rng.random_bool(0.15) {
             let act = Act::Leave {
                 node: rng.random_range(0..nodes),
                 away: Some(ms(rng, 10..8_000)),
             };
-            self.items.push((sometime(rng), Item::Act(act)));
+            self.items.push((sometime(rng), PlanItem::Act(act)));
         }
     }
 
@@ -395,27 +395,27 @@ impl Plan {
     fn draw_more(&mut self) {
         let rng = &mut StdRng::seed_from_u64(!self.seed);
         for (_, item) in &mut self.items {
-            if let Item::Act(Act::Submit(job)) = item {
+            if let PlanItem::Act(Act::Submit(job)) = item {
                 job.after_end = rng.random_bool(0.5) && job.after.is_some();
             }
         }
         let storm_ms = self.heals_at.as_millis() as u64;
         if rng.random_bool(0.06) {
             let evil = rng.random_bool(0.5);
-            let copy = Fault::Copy {
+            let copy = SimFault::Copy {
                 victim: self.draw_victim(rng, evil),
                 after: ms(rng, 10..15_000),
             };
             let at = ms(rng, 500..storm_ms);
-            self.items.push((at, Item::Fault(copy)));
+            self.items.push((at, PlanItem::Fault(copy)));
         }
         if self.machines.len() > 1 && rng.random_bool(0.04) {
-            let upgrade = Fault::Upgrade {
+            let upgrade = SimFault::Upgrade {
                 pause: ms(rng, 10..8_000),
                 away: ms(rng, 10..2_000),
             };
             let at = ms(rng, 500..storm_ms);
-            self.items.push((at, Item::Fault(upgrade)));
+            self.items.push((at, PlanItem::Fault(upgrade)));
         }
         self.draw_gangs(rng);
         self.draw_pools(rng);
@@ -435,7 +435,7 @@ impl Plan {
         let mut at = ms(rng, 50..3_000);
         while at < storm && !kinds.is_empty() {
             let fault = self.draw_fault(rng, &kinds, evil);
-            self.items.push((at, Item::Fault(fault)));
+            self.items.push((at, PlanItem::Fault(fault)));
             at += ms(rng, 50..3_000);
         }
         if self.machines.len() > 1 && rng.random_bool(0.35) {
@@ -443,17 +443,17 @@ impl Plan {
         }
     }
 
-    pub fn draw_victim(&self, rng: &mut StdRng, evil: bool) -> Victim {
+    pub fn draw_victim(&self, rng: &mut StdRng, evil: bool) -> FaultTarget {
         match rng.random_range(0..4) {
-            1 if evil => Victim::Coordinator(rng.random_range(0..3)),
-            2 if evil => Victim::Replica(rng.random_range(0..3)),
-            3 if evil => Victim::Executor(rng.random_range(0..3)),
-            _ => Victim::Node(rng.random_range(0..self.machines.len())),
+            1 if evil => FaultTarget::Coordinator(rng.random_range(0..3)),
+            2 if evil => FaultTarget::Replica(rng.random_range(0..3)),
+            3 if evil => FaultTarget::Executor(rng.random_range(0..3)),
+            _ => FaultTarget::Node(rng.random_range(0..self.machines.len())),
         }
     }
 
     /// A fault of one of these kinds.
-    fn draw_fault(&self, rng: &mut StdRng, kinds: &[u32], evil: bool) -> Fault {
+    fn draw_fault(&self, rng: &mut StdRng, kinds: &[u32], evil: bool) -> SimFault {
         let nodes = self.machines.len();
         let victim = |rng: &mut StdRng| self.draw_victim(rng, evil);
         let (a, b) = (rng.random_range(0..nodes), rng.random_range(0..nodes));
@@ -464,50 +464,50 @@ impl Plan {
             ms(rng, 10..8_000)
         };
         match kinds[rng.random_range(0..kinds.len())] {
-            0 if rng.random_bool(0.1) => Fault::CrashAll { within: away },
-            0 => Fault::Crash {
+            0 if rng.random_bool(0.1) => SimFault::CrashAll { within: away },
+            0 => SimFault::Crash {
                 victim: victim(rng),
                 away,
             },
-            1 => Fault::CrashAt {
+            1 => SimFault::CrashAt {
                 moment: moment(rng),
                 delay: delay(rng),
                 away,
             },
-            2 => Fault::Stall {
+            2 => SimFault::Stall {
                 victim: victim(rng),
                 lasts: ms(rng, 100..10_000),
             },
-            3 => Fault::Cut {
+            3 => SimFault::Cut {
                 sides: rng.random(),
                 one_way: false,
                 lasts: ms(rng, 300..25_000),
             },
-            4 => Fault::Cut {
+            4 => SimFault::Cut {
                 sides: rng.random(),
                 one_way: true,
                 lasts,
             },
-            5 => Fault::Wall { a, b, lasts },
-            6 => Fault::Reset { a, b },
-            JUMP => Fault::Jump {
+            5 => SimFault::Wall { a, b, lasts },
+            6 => SimFault::Reset { a, b },
+            JUMP => SimFault::Jump {
                 victim: victim(rng),
                 seconds: rng.random_range(-30..30),
             },
-            8 => Fault::FullDisk {
+            8 => SimFault::FullDisk {
                 victim: victim(rng),
                 lasts: ms(rng, 300..25_000),
             },
-            9 => Fault::SlowDisk {
+            9 => SimFault::SlowDisk {
                 victim: victim(rng),
                 slowness: rng.random_range(5..200),
                 lasts,
             },
-            10 => Fault::HangingDisk {
+            10 => SimFault::HangingDisk {
                 victim: victim(rng),
                 lasts,
             },
-            _ => Fault::Slowed {
+            _ => SimFault::Slowed {
                 victim: victim(rng),
                 factor: rng.random_range(10..400),
                 lasts,
@@ -528,26 +528,26 @@ impl Plan {
         ];
         let damage = damages[rng.random_range(0..damages.len())];
         let fault = if rng.random_bool(0.6) {
-            Fault::Lose { victim, replaced }
+            SimFault::Lose { victim, replaced }
         } else if rng.random_bool(0.15) {
             // A wall clock jumps beyond all retention.
-            Fault::Jump {
+            SimFault::Jump {
                 victim,
                 seconds: rng.random_range(-50_000..50_000),
             }
         } else {
-            Fault::Damage {
+            SimFault::Damage {
                 victim,
                 damage,
                 away: ms(rng, 10..4_000),
             }
         };
-        let gone = matches!(fault, Fault::Lose { .. });
+        let gone = matches!(fault, SimFault::Lose { .. });
         let at = ms(rng, 1_000..storm.as_millis() as u64);
-        self.items.push((at, Item::Fault(fault)));
+        self.items.push((at, PlanItem::Fault(fault)));
         if gone && rng.random_bool(0.3) {
             self.items
-                .push((at + ms(rng, 500..10_000), Item::Act(Act::Forget)));
+                .push((at + ms(rng, 500..10_000), PlanItem::Act(Act::Forget)));
         }
     }
 
@@ -690,7 +690,7 @@ fn delay(rng: &mut StdRng) -> Duration {
     })
 }
 
-impl fmt::Display for Item {
+impl fmt::Display for PlanItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fault(fault) => write!(f, "{fault:?}"),

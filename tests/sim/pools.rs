@@ -11,8 +11,8 @@
 mod workers;
 
 use crate::{
-    plan::{Act, Item, Plan},
-    world::{Event, Key, World},
+    plan::{Act, FaultPlan, PlanItem},
+    world::{AttemptOnNode, SimEvent, SimWorld},
 };
 use nodectl_pool_logic::{Pool, PoolConfig, PoolEffect};
 use nodectl_types::{
@@ -50,7 +50,7 @@ pub struct PoolPlan {
     pub killed_after: Option<Duration>,
 }
 
-impl Plan {
+impl FaultPlan {
     pub fn draw_pools(&mut self, rng: &mut StdRng) {
         if !rng.random_bool(0.12) {
             return;
@@ -68,7 +68,7 @@ impl Plan {
                 killed_after: killed.map(Duration::from_millis),
             };
             let at = Duration::from_millis(rng.random_range(50..storm_ms));
-            self.items.push((at, Item::Act(Act::Pool(pool))));
+            self.items.push((at, PlanItem::Act(Act::Pool(pool))));
         }
     }
 }
@@ -159,7 +159,7 @@ struct PoolHub {
 }
 
 /// What a hub, or whoever cancels, asked its node.
-enum Asked {
+enum AskedOfPool {
     Submit(usize),
     Look(usize),
     Cancel {
@@ -170,18 +170,18 @@ enum Asked {
     },
 }
 
-pub struct Pools {
+pub struct UserPools {
     clients: Vec<PoolClient>,
     hubs: Vec<PoolHub>,
     workers: Vec<PoolProcess>,
-    by_task: BTreeMap<(usize, u64, Key), usize>,
+    by_task: BTreeMap<(usize, u64, AttemptOnNode), usize>,
     /// Every job of a pool that was ever written anywhere.
     jobs: BTreeSet<JobId>,
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, AskedOfPool>,
     rng: StdRng,
 }
 
-impl Pools {
+impl UserPools {
     pub fn new(seed: u64) -> Self {
         Self {
             clients: Vec::new(),
@@ -237,11 +237,11 @@ impl Pools {
     }
 }
 
-impl World {
+impl SimWorld {
     pub fn open_pool(&mut self, plan: PoolPlan) {
         let client = self.pools.clients.len();
         if let Some(after) = plan.killed_after {
-            self.after(after, Event::Pool(PoolEvent::Killed { client }));
+            self.after(after, SimEvent::Pool(PoolEvent::Killed { client }));
         }
         self.pools.clients.push(PoolClient {
             unfinished: (0..u64::from(plan.calls)).collect(),
@@ -329,7 +329,7 @@ impl World {
 
     fn opens_later(&mut self, client: usize) {
         let pause = self.pools.delay(50..1_000);
-        self.after(pause, Event::Pool(PoolEvent::Opens { client }));
+        self.after(pause, SimEvent::Pool(PoolEvent::Opens { client }));
     }
 
     /// As pool/ does: under one key, until it is known what became of it.
@@ -366,10 +366,10 @@ impl World {
             job: Some(job),
             spec: Arc::new(spec),
         };
-        self.ask_for_pool(node, Asked::Submit(hub), query);
+        self.ask_for_pool(node, AskedOfPool::Submit(hub), query);
     }
 
-    fn ask_for_pool(&mut self, node: usize, asked: Asked, query: Query) {
+    fn ask_for_pool(&mut self, node: usize, asked: AskedOfPool, query: Query) {
         self.asked += 1;
         self.pools.asked.insert(self.asked, asked);
         self.put(node, self.asked, query);
@@ -378,9 +378,9 @@ impl World {
     /// An answer to a question that no user asked.
     pub fn pool_hears(&mut self, id: u64, answer: Result<Answer, QueryError>) {
         match self.pools.asked.remove(&id) {
-            Some(Asked::Submit(hub)) => self.is_submitted(hub, answer),
-            Some(Asked::Look(hub)) => self.has_looked(hub, answer),
-            Some(Asked::Cancel {
+            Some(AskedOfPool::Submit(hub)) => self.is_submitted(hub, answer),
+            Some(AskedOfPool::Look(hub)) => self.has_looked(hub, answer),
+            Some(AskedOfPool::Cancel {
                 node,
                 life,
                 job,
@@ -398,7 +398,7 @@ impl World {
                         job,
                         tries,
                     };
-                    self.after(LATER_LOOK, Event::Pool(again));
+                    self.after(LATER_LOOK, SimEvent::Pool(again));
                 }
             }
             None => {}
@@ -429,7 +429,7 @@ impl World {
                     .iter()
                     .for_each(|call| pool.submit(*call, Some(()), 100));
                 self.hub_turn(hub);
-                self.after(FIRST_LOOK, Event::Pool(PoolEvent::Looks { hub }));
+                self.after(FIRST_LOOK, SimEvent::Pool(PoolEvent::Looks { hub }));
             }
             Err(error) => {
                 self.tell(|| format!("pool{client} is refused: {error:?}"));
@@ -449,9 +449,13 @@ impl World {
         if is_over {
             return;
         }
-        self.ask_for_pool(node, Asked::Look(hub), Query::Job(job, JobQuery::Detail));
+        self.ask_for_pool(
+            node,
+            AskedOfPool::Look(hub),
+            Query::Job(job, JobQuery::Detail),
+        );
         let pause = if joined { LATER_LOOK } else { FIRST_LOOK };
-        self.after(pause, Event::Pool(PoolEvent::Looks { hub }));
+        self.after(pause, SimEvent::Pool(PoolEvent::Looks { hub }));
     }
 
     fn has_looked(&mut self, hub: usize, answer: Result<Answer, QueryError>) {
@@ -515,7 +519,7 @@ impl World {
         let due = self.pools.hubs[hub].pool.next_deadline();
         self.pools.hubs[hub].due = due;
         if let Some(due) = due {
-            self.at(due, Event::Pool(PoolEvent::Due { hub }));
+            self.at(due, SimEvent::Pool(PoolEvent::Due { hub }));
         }
     }
 
@@ -589,7 +593,7 @@ impl World {
 
     fn cancels(&mut self, node: usize, life: u64, job: JobId, tries: u32) {
         if self.machines[node].life == life && self.machines[node].state.is_some() {
-            let asked = Asked::Cancel {
+            let asked = AskedOfPool::Cancel {
                 node,
                 life,
                 job,
@@ -603,7 +607,7 @@ impl World {
     pub fn sweeps_now_and_then(&mut self, node: usize, life: u64) {
         if self.machines[node].life == life {
             self.sweeps(node);
-            self.after(SWEEP, Event::Pool(PoolEvent::Sweeps { node, life }));
+            self.after(SWEEP, SimEvent::Pool(PoolEvent::Sweeps { node, life }));
         }
     }
 

@@ -1,13 +1,13 @@
 //! What must hold once everything works: that each job has one coordinator, as many copies as there
 //! should be, all of them equal, and all that was ever promised.
 
-use crate::{told::is_same, world::World};
+use crate::{told::is_same, world::SimWorld};
 use nodectl_logic::lattice::Lattice;
 use nodectl_types::{Cell, JobId, Phase, TaskIndex, limits::JOB_REPLICAS};
 
-type Finding = (&'static str, String);
+type QuietFinding = (&'static str, String);
 
-impl World {
+impl SimWorld {
     /// Looks at everything; then, what was promised is on as many disks as it ever will be.
     pub fn check_quiet(&mut self) {
         let mut findings = Vec::new();
@@ -36,7 +36,7 @@ impl World {
         self.look_at_promises();
     }
 
-    fn check_claims(&self, job: JobId, findings: &mut Vec<Finding>) {
+    fn check_claims(&self, job: JobId, findings: &mut Vec<QuietFinding>) {
         let claims = self.claims(job);
         let name = self.job_name(job);
         if claims.is_empty() && !self.states().any(|(_, state)| state.sleeps(job)) {
@@ -71,7 +71,7 @@ impl World {
     }
 
     /// Of what was told there are copies enough, and they say what was told.
-    fn check_copies(&self, job: JobId, enough: usize, findings: &mut Vec<Finding>) {
+    fn check_copies(&self, job: JobId, enough: usize, findings: &mut Vec<QuietFinding>) {
         let name = self.job_name(job);
         let specs = self.spec_copies(job);
         if specs < enough {
@@ -151,7 +151,7 @@ impl World {
     }
 
     /// All holders named in the head hold the same, which is what they say.
-    fn check_replicas(&self, job: JobId, findings: &mut Vec<Finding>) {
+    fn check_replicas(&self, job: JobId, findings: &mut Vec<QuietFinding>) {
         let Some(coordinator) = self.coordinator(job) else {
             return;
         };
@@ -187,7 +187,7 @@ impl World {
 
     /// What each node's journal answers is what it knows. For void jobs nobody waited: their results
     /// may be written and not count yet.
-    fn check_journals(&self, findings: &mut Vec<Finding>) {
+    fn check_journals(&self, findings: &mut Vec<QuietFinding>) {
         for (node, state) in self.states() {
             for (job, _) in self.user.jobs.iter().filter(|(_, job)| !job.void) {
                 let (Some(lattice), Some(copy)) = (self.known(node, *job), state.copy_of(*job))
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    fn check_cancelled(&self, job: JobId, findings: &mut Vec<Finding>) {
+    fn check_cancelled(&self, job: JobId, findings: &mut Vec<QuietFinding>) {
         let watched = &self.user.jobs[&job];
         let name = self.job_name(job);
         let coordinator = self.coordinator(job);
@@ -256,7 +256,7 @@ impl World {
     }
 
     /// Jobs that nobody knows to have submitted stem from submissions whose answer was lost.
-    fn check_unasked(&mut self, findings: &mut Vec<Finding>) {
+    fn check_unasked(&mut self, findings: &mut Vec<QuietFinding>) {
         for (number, want) in self.user.wants.iter().enumerate() {
             let seen = self
                 .user
@@ -283,7 +283,7 @@ impl World {
     }
 
     /// When all jobs have ended nothing runs.
-    fn check_idle(&self, findings: &mut Vec<Finding>) {
+    fn check_idle(&self, findings: &mut Vec<QuietFinding>) {
         let over = |job: JobId| self.has_ended(job);
         let mut here = self
             .machines

@@ -2,8 +2,8 @@
 //! close the job then. Each row is one task, and the same one to everybody.
 
 use crate::{
-    plan::{Act, Item, JobPlan, Plan},
-    world::World,
+    plan::{Act, FaultPlan, JobPlan, PlanItem},
+    world::SimWorld,
 };
 use nodectl_types::{
     Answer, JobId, JobQuery, Params, Query, QueryError, TaskIndex, TaskRecord, Value,
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// Rows that are added at a time, at most.
 const BATCH: usize = 5;
 
-impl Plan {
+impl FaultPlan {
     /// Some jobs of tasks that are one process each are open. No more is promised of them than of
     /// logs.
     pub fn draw_open(&mut self, rng: &mut StdRng) {
@@ -23,7 +23,7 @@ impl Plan {
             return;
         }
         for (_, item) in &mut self.items {
-            if let Item::Act(Act::Submit(job)) = item
+            if let PlanItem::Act(Act::Submit(job)) = item
                 && job.gang.is_none()
                 && job.graph == 0
                 && !job.search
@@ -43,32 +43,32 @@ impl JobPlan {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum About {
+enum RowQuestion {
     /// So many rows, from that one on.
     Add(usize, usize),
     Close,
 }
 
 /// Through a node in a certain life: with it the question dies.
-struct Asked {
+struct AskedOfRows {
     job: JobId,
-    about: About,
+    about: RowQuestion,
     node: usize,
     life: u64,
 }
 
 /// What is known of a job's rows.
 #[derive(Default)]
-struct Added {
+struct KnownRows {
     /// The task that each row is, as somebody was told.
     tasks: BTreeMap<i64, TaskIndex>,
     is_closed: bool,
 }
 
 #[derive(Default)]
-pub struct Rows {
-    jobs: BTreeMap<JobId, Added>,
-    asked: BTreeMap<u64, Asked>,
+pub struct UserRows {
+    jobs: BTreeMap<JobId, KnownRows>,
+    asked: BTreeMap<u64, AskedOfRows>,
 }
 
 fn key_of(row: i64) -> EntryKey {
@@ -81,7 +81,7 @@ fn params_of(row: i64) -> Params {
     vec![("x".into(), Value::Int(row))]
 }
 
-impl World {
+impl SimWorld {
     fn is_open_job(&self, job: JobId) -> bool {
         let number = self.user.number(job);
         number.is_some_and(|number| self.user.wants[number].plan.open)
@@ -98,7 +98,7 @@ impl World {
     /// Rows are added that are not known to be tasks; then the job is closed.
     pub fn rows_act(&mut self) {
         let machines = &self.machines;
-        let lives = |asked: &Asked| machines[asked.node].life == asked.life;
+        let lives = |asked: &AskedOfRows| machines[asked.node].life == asked.life;
         self.rows.asked.retain(|_, asked| lives(asked));
         let jobs = self.user.jobs.keys().copied();
         let open: Vec<JobId> = jobs.filter(|job| self.is_open_job(*job)).collect();
@@ -109,9 +109,9 @@ impl World {
         let rows = self.user.plan(job).tasks as usize;
         let added = self.rows.jobs.entry(job).or_default();
         let about = match added.tasks.len() {
-            known if known < rows => About::Add(known, BATCH.min(rows - known)),
+            known if known < rows => RowQuestion::Add(known, BATCH.min(rows - known)),
             _ if added.is_closed => return,
-            _ => About::Close,
+            _ => RowQuestion::Close,
         };
         let mut asked = self.rows.asked.values();
         let is_asked = asked.any(|asked| asked.job == job);
@@ -123,7 +123,7 @@ impl World {
             return;
         };
         let query = match about {
-            About::Add(from, count) => Query::Job(
+            RowQuestion::Add(from, count) => Query::Job(
                 job,
                 JobQuery::Add {
                     rows: (from..from + count)
@@ -131,11 +131,11 @@ impl World {
                         .collect(),
                 },
             ),
-            About::Close => Query::Job(job, JobQuery::Close),
+            RowQuestion::Close => Query::Job(job, JobQuery::Close),
         };
         self.asked += 1;
         let life = self.machines[node].life;
-        let asked = Asked {
+        let asked = AskedOfRows {
             job,
             about,
             node,
@@ -154,10 +154,10 @@ impl World {
         let Some(asked) = self.rows.asked.remove(&id) else {
             return Some(answer);
         };
-        let Asked { job, about, .. } = asked;
+        let AskedOfRows { job, about, .. } = asked;
         self.tell(|| format!("{job:?} answers {about:?}: {answer:?}"));
         match (about, answer) {
-            (About::Add(from, count), Ok(Answer::Added { tasks })) => {
+            (RowQuestion::Add(from, count), Ok(Answer::Added { tasks })) => {
                 if tasks.len() != count {
                     let text = format!("{count} rows are tasks {tasks:?}");
                     self.fail("rows are not all added", text);
@@ -166,7 +166,7 @@ impl World {
                     self.row_is(job, row, task);
                 }
             }
-            (About::Close, Ok(_)) => {
+            (RowQuestion::Close, Ok(_)) => {
                 if let Some(added) = self.rows.jobs.get_mut(&job) {
                     added.is_closed = true;
                 }

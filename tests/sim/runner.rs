@@ -1,7 +1,7 @@
 //! Tasks: how long they take, how they end, what they leave. All of it follows from the seed and
 //! the attempt, so that a run with fewer faults has the same tasks.
 
-use crate::world::{Event, Fetch, Key, World};
+use crate::world::{AttemptOnNode, PendingFetch, SimEvent, SimWorld};
 use nodectl_logic::Input;
 use nodectl_types::{
     BlobHash, Failure, MetricPoint, Outcome, TaskRecord, record::Captured, record::OutputFile,
@@ -12,9 +12,9 @@ use std::time::Duration;
 /// three.
 const REPORT: Duration = Duration::from_millis(150);
 
-impl World {
+impl SimWorld {
     /// A number that follows from the seed and what it is for.
-    fn chance(&self, key: &Key, salt: u64) -> u64 {
+    fn chance(&self, key: &AttemptOnNode, salt: u64) -> u64 {
         let (job, task, attempt) = key;
         let plan = self.user.number(*job).unwrap_or_default() as u64;
         let mut x = self.plan.seed
@@ -29,7 +29,7 @@ impl World {
         x ^ (x >> 31)
     }
 
-    pub fn start_task(&mut self, node: usize, life: u64, key: Key) {
+    pub fn start_task(&mut self, node: usize, life: u64, key: AttemptOnNode) {
         self.statistics.executions += 1;
         let name = self.job_name(key.0);
         self.tell(|| format!("n{node} starts {name} task {} ({})", key.1, key.2));
@@ -54,7 +54,7 @@ impl World {
         if sweeps {
             self.after(
                 REPORT,
-                Event::TaskReports {
+                SimEvent::TaskReports {
                     node,
                     life,
                     key,
@@ -62,10 +62,10 @@ impl World {
                 },
             );
         }
-        self.after(duration, Event::TaskEnds { node, life, key });
+        self.after(duration, SimEvent::TaskEnds { node, life, key });
     }
 
-    pub fn task_reports(&mut self, node: usize, life: u64, key: Key, step: u64) {
+    pub fn task_reports(&mut self, node: usize, life: u64, key: AttemptOnNode, step: u64) {
         if self.machines[node].life != life || !self.machines[node].running.contains(&key) {
             return;
         }
@@ -87,7 +87,7 @@ impl World {
         );
         self.after(
             REPORT,
-            Event::TaskReports {
+            SimEvent::TaskReports {
                 node,
                 life,
                 key,
@@ -97,7 +97,7 @@ impl World {
     }
 
     /// How an attempt ends at this moment.
-    fn outcome(&self, node: usize, key: Key) -> Outcome {
+    fn outcome(&self, node: usize, key: AttemptOnNode) -> Outcome {
         let (job, task, _) = key;
         let plan = self.user.plan(job);
         let hopeless = plan.hopeless == Some(task);
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    pub fn task_ends(&mut self, node: usize, life: u64, key: Key) {
+    pub fn task_ends(&mut self, node: usize, life: u64, key: AttemptOnNode) {
         if self.machines[node].life != life || !self.machines[node].running.contains(&key) {
             return;
         }
@@ -182,15 +182,15 @@ impl World {
     }
 
     /// A task was ordered to stop; it takes a moment.
-    pub fn stop_task(&mut self, node: usize, life: u64, key: Key) {
+    pub fn stop_task(&mut self, node: usize, life: u64, key: AttemptOnNode) {
         if !self.pools.is_pool(key.0) {
             self.check_stop(node, key);
         }
         let delay = self.delay();
-        self.after(delay, Event::TaskStops { node, life, key });
+        self.after(delay, SimEvent::TaskStops { node, life, key });
     }
 
-    pub fn task_stops(&mut self, node: usize, life: u64, key: Key) {
+    pub fn task_stops(&mut self, node: usize, life: u64, key: AttemptOnNode) {
         if self.machines[node].life == life && self.machines[node].running.remove(&key) {
             self.worker_stopped(node, life, key);
             let (job, task, attempt) = key;
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    pub fn statistics_of_fetch(&mut self, node: usize, fetch: &Fetch) {
+    pub fn statistics_of_fetch(&mut self, node: usize, fetch: &PendingFetch) {
         self.checker
             .fetching
             .insert((node, self.machines[node].life, fetch.ticket));

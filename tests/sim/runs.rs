@@ -1,10 +1,10 @@
 //! One seed, many seeds, the shrinking of one that fails.
 
 use crate::{
-    plan::{Act, Plan},
+    plan::{Act, FaultPlan},
     script::Scenario,
-    verdict::{Statistics, Verdict},
-    world::{START, World},
+    verdict::{RunVerdict, Statistics},
+    world::{START, SimWorld},
 };
 use nodectl_types::limits::JOB_REPLICAS;
 use std::{
@@ -33,7 +33,7 @@ const NAMED: usize = 20;
 
 /// How to run.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct RunOptions {
     pub keep_going: bool,
     pub ignored: Vec<String>,
     pub traced: u32,
@@ -46,27 +46,27 @@ pub struct Options {
 }
 
 /// What a run came to.
-pub(crate) struct Report {
+pub(crate) struct RunReport {
     pub statistics: Statistics,
     pub findings: BTreeMap<&'static str, String>,
 }
 
 /// Runs a plan: the storm, the calm after it, and the decay.
-pub(crate) fn run(plan: Plan, options: &Options) -> Report {
+pub(crate) fn run(plan: FaultPlan, options: &RunOptions) -> RunReport {
     let run = AssertUnwindSafe(|| {
-        let mut world = World::new(plan, options.traced);
-        let Options {
+        let mut world = SimWorld::new(plan, options.traced);
+        let RunOptions {
             keep_going,
             ignored,
             ..
         } = options;
-        world.verdict = Verdict {
+        world.verdict = RunVerdict {
             keep_going: *keep_going,
             ignored: ignored.clone(),
-            ..Verdict::default()
+            ..RunVerdict::default()
         };
         live(&mut world);
-        Report {
+        RunReport {
             statistics: std::mem::take(&mut world.statistics),
             findings: world.verdict.findings,
         }
@@ -75,7 +75,7 @@ pub(crate) fn run(plan: Plan, options: &Options) -> Report {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string()));
         let findings = BTreeMap::from([("the core panics", text.unwrap_or_default())]);
-        Report {
+        RunReport {
             statistics: Statistics::default(),
             findings,
         }
@@ -83,15 +83,15 @@ pub(crate) fn run(plan: Plan, options: &Options) -> Report {
 }
 
 /// What files there will be shows while it runs: they go to holders beside each other.
-fn run_until_content(world: &mut World, patience: Duration) {
+fn run_until_content(world: &mut SimWorld, patience: Duration) {
     let deadline = world.now + patience;
-    let is_over = |world: &World| world.now >= deadline + world.copying() * JOB_REPLICAS as u32;
+    let is_over = |world: &SimWorld| world.now >= deadline + world.copying() * JOB_REPLICAS as u32;
     while !world.is_content() && !is_over(world) && !world.verdict.is_final() {
         world.run_for(Duration::from_millis(500));
     }
 }
 
-fn live(world: &mut World) {
+fn live(world: &mut SimWorld) {
     world.run_until(START + world.plan.heals_at);
     world.heal();
     // Whoever knew the end of its time before that still goes, and comes back for good.
@@ -103,8 +103,9 @@ fn live(world: &mut World) {
     {
         world.run_for(LIFETIMES);
     }
-    let longest =
-        |want: &crate::user::Want| Duration::from_millis(want.plan.longest_ms) * want.plan.tasks;
+    let longest = |want: &crate::user::WantedJob| {
+        Duration::from_millis(want.plan.longest_ms) * want.plan.tasks
+    };
     let work = world.user.wants.iter().map(longest).sum::<Duration>() + world.pools.work();
     let patience = CALM + work * SLOWEST;
     run_until_content(world, patience);
@@ -141,15 +142,15 @@ fn live(world: &mut World) {
 
 /// What many runs came to.
 #[derive(Default)]
-struct Totals {
+struct RunTotals {
     statistics: Statistics,
     /// By rule and seed.
     findings: BTreeMap<&'static str, BTreeMap<u64, String>>,
     seeds: u64,
 }
 
-impl Totals {
-    fn add(&mut self, seed: u64, report: Report) {
+impl RunTotals {
+    fn add(&mut self, seed: u64, report: RunReport) {
         self.seeds += 1;
         self.statistics.add(&report.statistics);
         for (rule, text) in report.findings {
@@ -186,8 +187,8 @@ impl Totals {
 
 /// Runs one seed without these of its faults and acts, and says what it came to. True if all is
 /// well.
-pub fn one(seed: u64, dropped: &BTreeSet<usize>, options: &Options) -> bool {
-    let report = run(Plan::draw(seed).without(dropped), options);
+pub fn one(seed: u64, dropped: &BTreeSet<usize>, options: &RunOptions) -> bool {
+    let report = run(FaultPlan::draw(seed).without(dropped), options);
     println!("{}", report.statistics);
     for (rule, text) in &report.findings {
         println!("FAILED: {rule}: {text}");
@@ -196,14 +197,14 @@ pub fn one(seed: u64, dropped: &BTreeSet<usize>, options: &Options) -> bool {
 }
 
 /// Runs seeds on several threads, until one fails or all passed. True if all is well.
-pub fn many(from: u64, count: u64, options: &Options) -> bool {
+pub fn many(from: u64, count: u64, options: &RunOptions) -> bool {
     let began = Instant::now();
     let deadline = options
         .hours
         .map(|hours| began + Duration::from_secs_f64(hours * 3_600.0));
     let next = AtomicU64::new(from);
     let over = AtomicBool::new(false);
-    let totals = Mutex::new(Totals::default());
+    let totals = Mutex::new(RunTotals::default());
     let work = || {
         while !over.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -211,7 +212,7 @@ pub fn many(from: u64, count: u64, options: &Options) -> bool {
             if late || (deadline.is_none() && seed >= from + count) {
                 break;
             }
-            let report = run(Plan::draw(seed), options);
+            let report = run(FaultPlan::draw(seed), options);
             over.fetch_or(
                 !options.keep_going && !report.findings.is_empty(),
                 Ordering::Relaxed,
@@ -242,10 +243,10 @@ pub fn many(from: u64, count: u64, options: &Options) -> bool {
 
 /// Drops faults and acts from a failing seed while it still fails by the same rule, and tells what
 /// is left.
-pub fn shrink(seed: u64, dropped: &BTreeSet<usize>, options: &Options) {
-    let plan = Plan::draw(seed);
+pub fn shrink(seed: u64, dropped: &BTreeSet<usize>, options: &RunOptions) {
+    let plan = FaultPlan::draw(seed);
     // Other rules must not end a run before this one does.
-    let options = &Options {
+    let options = &RunOptions {
         keep_going: options.keep_going || options.rule.is_some(),
         ..options.clone()
     };

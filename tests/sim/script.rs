@@ -3,8 +3,8 @@
 
 use crate::{
     disk::Damage,
-    plan::{Act, Fault, JobPlan, Moment, Plan, Victim},
-    world::World,
+    plan::{Act, FaultPlan, FaultTarget, JobPlan, Moment, SimFault},
+    world::SimWorld,
 };
 use nodectl_logic::Input;
 use nodectl_types::{JobId, Phase, TaskIndex};
@@ -13,8 +13,8 @@ use std::time::Duration;
 /// A named scenario.
 pub type Scenario = (&'static str, fn());
 
-pub struct Script {
-    pub world: World,
+pub struct ClusterScript {
+    pub world: SimWorld,
 }
 
 fn seconds(seconds: f64) -> Duration {
@@ -30,23 +30,23 @@ pub fn tasks(tasks: u32, ms: u64) -> JobPlan {
     }
 }
 
-impl Script {
+impl ClusterScript {
     /// Nodes of two cores, which have met.
     pub fn of(nodes: usize) -> Self {
         Self::seeded(nodes, 1)
     }
 
     pub fn seeded(nodes: usize, seed: u64) -> Self {
-        Self::planned(Plan {
+        Self::planned(FaultPlan {
             seed,
-            ..Plan::quiet(nodes)
+            ..FaultPlan::quiet(nodes)
         })
     }
 
-    pub fn planned(plan: Plan) -> Self {
+    pub fn planned(plan: FaultPlan) -> Self {
         let traced = std::env::var("SIM_TRACE").map_or(0, |level| level.parse().unwrap_or(1));
         let mut script = Self {
-            world: World::new(plan, traced),
+            world: SimWorld::new(plan, traced),
         };
         script.run(2.0);
         script
@@ -67,7 +67,7 @@ impl Script {
     }
 
     /// Runs until it holds.
-    pub fn until(&mut self, within: f64, what: &str, holds: impl Fn(&World) -> bool) {
+    pub fn until(&mut self, within: f64, what: &str, holds: impl Fn(&SimWorld) -> bool) {
         let deadline = self.world.now + seconds(within);
         while !holds(&self.world) {
             assert!(
@@ -155,15 +155,15 @@ impl Script {
 
     /// Its data directory is copied as it is; the copy is started on another machine so much later.
     pub fn copy(&mut self, node: usize, later: f64) {
-        self.world.strike(Fault::Copy {
-            victim: Victim::Node(node),
+        self.world.strike(SimFault::Copy {
+            victim: FaultTarget::Node(node),
             after: seconds(later),
         });
     }
 
     /// One node after the other gets the next version.
     pub fn upgrade(&mut self, pause: f64, away: f64) {
-        self.world.strike(Fault::Upgrade {
+        self.world.strike(SimFault::Upgrade {
             pause: seconds(pause),
             away: seconds(away),
         });
@@ -183,22 +183,22 @@ impl Script {
 
     /// Its wall clock is set.
     pub fn jump(&mut self, node: usize, by: i64) {
-        self.world.strike(Fault::Jump {
-            victim: Victim::Node(node),
+        self.world.strike(SimFault::Jump {
+            victim: FaultTarget::Node(node),
             seconds: by,
         });
     }
 
     pub fn full(&mut self, node: usize, time: f64) {
-        self.world.strike(Fault::FullDisk {
-            victim: Victim::Node(node),
+        self.world.strike(SimFault::FullDisk {
+            victim: FaultTarget::Node(node),
             lasts: seconds(time),
         });
     }
 
     pub fn slow_disk(&mut self, node: usize, slowness: u32, time: f64) {
-        self.world.strike(Fault::SlowDisk {
-            victim: Victim::Node(node),
+        self.world.strike(SimFault::SlowDisk {
+            victim: FaultTarget::Node(node),
             slowness,
             lasts: seconds(time),
         });
@@ -206,22 +206,22 @@ impl Script {
 
     /// The node gets so small a part of its processor.
     pub fn starve(&mut self, node: usize, factor: u32, time: f64) {
-        self.world.strike(Fault::Slowed {
-            victim: Victim::Node(node),
+        self.world.strike(SimFault::Slowed {
+            victim: FaultTarget::Node(node),
             factor,
             lasts: seconds(time),
         });
     }
 
     pub fn hang(&mut self, node: usize, time: f64) {
-        self.world.strike(Fault::HangingDisk {
-            victim: Victim::Node(node),
+        self.world.strike(SimFault::HangingDisk {
+            victim: FaultTarget::Node(node),
             lasts: seconds(time),
         });
     }
 
     pub fn wall(&mut self, a: usize, b: usize, time: f64) {
-        self.world.strike(Fault::Wall {
+        self.world.strike(SimFault::Wall {
             a,
             b,
             lasts: seconds(time),
@@ -231,7 +231,7 @@ impl Script {
     /// The given nodes on one side, the others on the other.
     pub fn cut(&mut self, side: &[usize], time: f64) {
         let sides = side.iter().map(|node| 1u64 << node).sum();
-        self.world.strike(Fault::Cut {
+        self.world.strike(SimFault::Cut {
             sides,
             one_way: false,
             lasts: seconds(time),
@@ -244,8 +244,8 @@ impl Script {
             self.world.machines[node].state.is_none(),
             "a disk is damaged while nobody uses it"
         );
-        self.world.strike(Fault::Damage {
-            victim: Victim::Node(node),
+        self.world.strike(SimFault::Damage {
+            victim: FaultTarget::Node(node),
             damage,
             away: Duration::from_secs(3_600),
         });
@@ -262,7 +262,7 @@ impl Script {
 
     /// Whoever it happens at dies so long after the next such moment.
     pub fn kill_at(&mut self, moment: Moment, delay: f64, away: f64) {
-        self.world.strike(Fault::CrashAt {
+        self.world.strike(SimFault::CrashAt {
             moment,
             delay: seconds(delay),
             away: seconds(away),
@@ -271,7 +271,7 @@ impl Script {
 
     /// All jobs end, copies are brought up to date, and everything is as it should be.
     pub fn settle(&mut self) {
-        self.until(600.0, "all jobs end", World::is_content);
+        self.until(600.0, "all jobs end", SimWorld::is_content);
         self.run(40.0);
         self.world.check_quiet();
         self.look();

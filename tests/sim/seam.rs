@@ -5,10 +5,10 @@ mod notices;
 mod reading;
 
 use crate::{
-    disk::{Disk, Finished},
+    disk::{FinishedAppend, SimDisk},
     plan::Moment,
     pools::{PoolEvent, SWEEP},
-    world::{Event, Fetch, Machine, World},
+    world::{PendingFetch, SimEvent, SimMachine, SimWorld},
 };
 use nodectl_logic::{Asker, Config, DiskEffect, Effect, Input, Lookup, Note, State, TaskEffect};
 use nodectl_types::{
@@ -80,7 +80,7 @@ fn cost_of_effect(effect: &Effect) -> u64 {
     }
 }
 
-impl World {
+impl SimWorld {
     /// Starts a machine's process from what its disk remembers.
     pub fn start(&mut self, index: usize) {
         self.machines[index].disk.open();
@@ -101,7 +101,10 @@ impl World {
         state.inputs_lost(self.machines[index].disk.missing_inputs());
         let life = self.machines[index].life;
         self.tell(|| format!("n{index} starts (life {life}); {swept} files swept"));
-        self.after(SWEEP, Event::Pool(PoolEvent::Sweeps { node: index, life }));
+        self.after(
+            SWEEP,
+            SimEvent::Pool(PoolEvent::Sweeps { node: index, life }),
+        );
         let effects = state.start();
         let now = self.now;
         let machine = &mut self.machines[index];
@@ -110,7 +113,7 @@ impl World {
         machine.todo.extend(effects);
         for peer in (0..self.machines.len()).filter(|peer| *peer != index) {
             let delay = self.delay();
-            self.after(delay, Event::Dial { a: index, b: peer });
+            self.after(delay, SimEvent::Dial { a: index, b: peer });
         }
         self.proceed(index);
     }
@@ -181,7 +184,7 @@ impl World {
                     && machine.turn_at.is_none_or(|at| next < at || at < self.now)
                 {
                     machine.turn_at = Some(next);
-                    self.at(next, Event::Turn { node, life });
+                    self.at(next, SimEvent::Turn { node, life });
                 }
                 return;
             }
@@ -383,15 +386,15 @@ impl World {
                 holders,
             } => {
                 self.moment(Moment::Fetching, node);
-                self.fetch(node, Fetch::of(ticket, hashes), &holders);
+                self.fetch(node, PendingFetch::of(ticket, hashes), &holders);
             }
             DiskEffect::FetchTree {
                 ticket,
                 manifest,
                 holders,
-            } => self.fetch(node, Fetch::of(ticket, vec![manifest]), &holders),
+            } => self.fetch(node, PendingFetch::of(ticket, vec![manifest]), &holders),
             DiskEffect::LoadSpec { job, hash, holders } => {
-                self.fetch(node, Fetch::of_spec(job, hash), &holders);
+                self.fetch(node, PendingFetch::of_spec(job, hash), &holders);
             }
         }
     }
@@ -441,7 +444,7 @@ impl World {
                 job, task, attempt, ..
             } => {
                 let (delay, key) = (self.delay(), (job, task, attempt));
-                self.after(delay, Event::TaskEnds { node, life, key });
+                self.after(delay, SimEvent::TaskEnds { node, life, key });
             }
             TaskEffect::ReleaseWorker {
                 node: on,
@@ -467,7 +470,7 @@ impl World {
     fn connect(&mut self, node: usize, peer: NodeId) {
         if let Some(b) = self.index_of(peer) {
             let delay = self.delay();
-            self.after(delay, Event::Dial { a: node, b });
+            self.after(delay, SimEvent::Dial { a: node, b });
         }
     }
 
@@ -483,7 +486,7 @@ impl World {
         let life = self.machines[node].life;
         self.after(
             Duration::from_micros(50),
-            Event::Tell {
+            SimEvent::Tell {
                 node,
                 life,
                 input: Box::new(Input::Ask { id, query }),
@@ -536,7 +539,7 @@ impl World {
         disk.writing = disk.pending.len();
         if disk.writing > 0 {
             let at = (now + delay * disk.slowness).max(disk.hangs_until);
-            self.at(at, Event::DiskDone { node, life });
+            self.at(at, SimEvent::DiskDone { node, life });
         }
     }
 
@@ -546,7 +549,7 @@ impl World {
         }
         if self.machines[node].disk.hangs_until > self.now {
             let until = self.machines[node].disk.hangs_until;
-            return self.at(until, Event::DiskDone { node, life });
+            return self.at(until, SimEvent::DiskDone { node, life });
         }
         let count = std::mem::take(&mut self.machines[node].disk.writing);
         let mut results = Vec::new();
@@ -560,7 +563,7 @@ impl World {
             }
         }
         self.write(node);
-        for Finished {
+        for FinishedAppend {
             job,
             lost: tasks,
             ticket,
@@ -574,7 +577,7 @@ impl World {
         }
     }
 
-    fn fetch(&mut self, node: usize, mut fetch: Fetch, holders: &[NodeId]) {
+    fn fetch(&mut self, node: usize, mut fetch: PendingFetch, holders: &[NodeId]) {
         let known = holders.iter().filter_map(|holder| self.index_of(*holder));
         fetch.holders = known.collect();
         let bytes: u64 = fetch
@@ -589,8 +592,8 @@ impl World {
     }
 
     /// A node that is starved fetches slowly, until it is no longer.
-    fn go_on_fetching(&mut self, node: usize, asking: Duration, mut fetch: Fetch) {
-        let Machine { life, slowness, .. } = self.machines[node];
+    fn go_on_fetching(&mut self, node: usize, asking: Duration, mut fetch: PendingFetch) {
+        let SimMachine { life, slowness, .. } = self.machines[node];
         let part = if slowness > 1 {
             fetch.left.min(STARVED_PART)
         } else {
@@ -599,7 +602,7 @@ impl World {
         fetch.left -= part;
         let delay = asking + part * slowness;
         let fetch = Box::new(fetch);
-        self.after(delay, Event::Fetched { node, life, fetch });
+        self.after(delay, SimEvent::Fetched { node, life, fetch });
     }
 }
 
@@ -622,7 +625,7 @@ fn attempts(tasks: &[(TaskIndex, nodectl_types::Attempt)]) -> String {
     words.join(", ") + if tasks.len() > 6 { ", …" } else { "" }
 }
 
-impl Machine {
+impl SimMachine {
     fn describe(&self, name: String, version: u64) -> NodeInfo {
         let host = [10, 0, 0, name[1..].parse().unwrap_or(0)];
         NodeInfo {
@@ -664,6 +667,6 @@ impl Machine {
     }
 
     pub fn wipe(&mut self) {
-        self.disk = Disk::new();
+        self.disk = SimDisk::new();
     }
 }

@@ -1,7 +1,7 @@
 //! Jobs whose parameters are drawn while they run: what a record says that a task ran with is what
 //! it was given, and whoever takes over draws by what is known.
 
-use crate::world::{Key, World};
+use crate::world::{AttemptOnNode, SimWorld};
 use nodectl_types::{JobId, Params, SearchAxis, SearchSpace, TaskIndex, TaskRecord, Value};
 use std::collections::BTreeMap;
 
@@ -24,13 +24,13 @@ pub fn space(count: u32) -> SearchSpace {
 /// What attempts were given, in the order in which they began.
 #[derive(Default)]
 pub struct Searches {
-    given: BTreeMap<(usize, Key), Params>,
+    given: BTreeMap<(usize, AttemptOnNode), Params>,
     begun: BTreeMap<JobId, Vec<(TaskIndex, Params)>>,
 }
 
-impl World {
+impl SimWorld {
     /// An attempt starts with these parameters.
-    pub fn note_given(&mut self, node: usize, key: Key, params: &Params) {
+    pub fn note_given(&mut self, node: usize, key: AttemptOnNode, params: &Params) {
         if self.is_search(key.0) {
             let begun = self.searches.begun.entry(key.0).or_default();
             begun.push((key.1, params.clone()));
@@ -44,7 +44,7 @@ impl World {
     }
 
     /// What an attempt comes to: the closer to 0.5, the better.
-    pub fn search_value(&self, node: usize, key: Key) -> Option<String> {
+    pub fn search_value(&self, node: usize, key: AttemptOnNode) -> Option<String> {
         let params = self.searches.given.get(&(node, key))?;
         let (_, Value::Float(x)) = params.first()? else {
             return None;

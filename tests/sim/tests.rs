@@ -9,10 +9,10 @@ fn seeds() {
     assert!(runs::many(
         0,
         60,
-        &runs::Options {
+        &runs::RunOptions {
             jobs,
             shrinks: true,
-            ..runs::Options::default()
+            ..runs::RunOptions::default()
         }
     ));
 }

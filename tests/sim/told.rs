@@ -1,15 +1,15 @@
 //! Of told results: which may give way to another, and who has their files.
 
 use crate::{
-    check::{Promise, Told},
-    disk::{Held, Journal},
-    world::{Machine, World},
+    check::{ToldResult, UserPromise},
+    disk::{HeldRecord, Journal},
+    world::{SimMachine, SimWorld},
 };
 use nodectl_types::{BlobHash, Cell, JobId, TaskIndex, TaskRecord};
 use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
-impl World {
-    pub fn note_told(&mut self, job: JobId, held: Held) {
+impl SimWorld {
+    pub fn note_told(&mut self, job: JobId, held: HeldRecord) {
         let record = &held.record;
         let task = record.task;
         let files: Vec<_> = record.blobs().collect();
@@ -41,12 +41,12 @@ impl World {
         });
         // A file is kept where its record is: a maker that holds nothing of the job may drop it.
         let file_copies = file_copies.min(copies.max(1));
-        let promise = |copies| Promise {
+        let promise = |copies| UserPromise {
             epoch,
             ..self.promised(copies)
         };
         let may_change = copies == 0 || self.has_rivals(job, record.accepted..=u32::MAX);
-        let mut told = Told {
+        let mut told = ToldResult {
             promise: promise(copies),
             files: promise(file_copies),
             may_change,
@@ -58,9 +58,9 @@ impl World {
     }
 
     /// An answer may be the last that is heard from beyond a cut.
-    pub fn promised(&self, copies: usize) -> Promise {
+    pub fn promised(&self, copies: usize) -> UserPromise {
         let cut_off = self.machines.iter().any(|machine| machine.beyond);
-        Promise {
+        UserPromise {
             at: self.now,
             epoch: 0,
             copies,
@@ -85,11 +85,11 @@ impl World {
         }
         // Who has just been cut off for ever had it when it came to count, or has its files: those
         // who are left look for them, and take the result without.
-        let has_files = |machine: &Machine| {
+        let has_files = |machine: &SimMachine| {
             let files = &machine.disk.blobs;
             copies >= 2 && record.blobs().all(|hash| files.contains_key(&hash))
         };
-        let has_it = |machine: &Machine| {
+        let has_it = |machine: &SimMachine| {
             machine.beyond && (machine.disk.has_done(job, task) || has_files(machine))
         };
         if self.machines.iter().any(has_it) {
@@ -193,8 +193,9 @@ impl World {
     /// what only a lone node had may be lost with its disk and done again. Whether that may be is
     /// another rule's to say. The files of the one that counts are owed once nothing is wrong;
     /// until then it may not be settled which that is, and those of either will do.
-    pub fn told_file_copies(&self, job: JobId, told: &Held, quiet: bool) -> Option<usize> {
-        let copies = |held: &Held| held.record.blobs().map(|hash| self.file_copies(hash)).min();
+    pub fn told_file_copies(&self, job: JobId, told: &HeldRecord, quiet: bool) -> Option<usize> {
+        let copies =
+            |held: &HeldRecord| held.record.blobs().map(|hash| self.file_copies(hash)).min();
         let task = told.record.task;
         let known = self
             .present()
@@ -255,7 +256,7 @@ impl World {
 }
 
 /// Two records are of the same result, whoever accepted it.
-pub fn is_same(one: &Held, other: &Held) -> bool {
+pub fn is_same(one: &HeldRecord, other: &HeldRecord) -> bool {
     match (one.cell, other.cell) {
         (Cell::Done(one), Cell::Done(other)) => {
             (one.attempt, one.stamp) == (other.attempt, other.stamp)

@@ -4,7 +4,7 @@
 use crate::{
     plan::{Act, JobPlan, Moment},
     searches,
-    world::{Event, World},
+    world::{SimEvent, SimWorld},
 };
 use nodectl_logic::Input;
 use nodectl_types::{
@@ -21,7 +21,7 @@ use std::{
 };
 
 /// A job that somebody wants.
-pub struct Want {
+pub struct WantedJob {
     pub plan: JobPlan,
     pub job: Option<JobId>,
     asked: Option<u64>,
@@ -40,7 +40,7 @@ const RETRIES_BY: Duration = Duration::from_secs(10);
 
 /// What the user knows of a job.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct WatchedJob {
     pub number: usize,
     pub cursor: Cursor,
     pub tasks: u32,
@@ -63,7 +63,7 @@ pub struct Watched {
     pub void: bool,
 }
 
-impl Watched {
+impl WatchedJob {
     /// The user has heard of the job's end, and all of it; or the job is gone.
     pub fn is_content(&self) -> bool {
         match self.phase {
@@ -81,7 +81,7 @@ impl Watched {
 }
 
 #[derive(Debug)]
-enum About {
+enum UserQuestion {
     Submit(usize),
     Watch(JobId),
     /// Of tasks that are to be over when it is answered.
@@ -94,7 +94,7 @@ enum About {
 /// Through a node in a certain life: with it the question dies.
 #[derive(Debug)]
 struct Question {
-    about: About,
+    about: UserQuestion,
     node: usize,
     life: u64,
     asked: Time,
@@ -102,8 +102,8 @@ struct Question {
 
 #[derive(Default)]
 pub struct User {
-    pub wants: Vec<Want>,
-    pub jobs: BTreeMap<JobId, Watched>,
+    pub wants: Vec<WantedJob>,
+    pub jobs: BTreeMap<JobId, WatchedJob>,
     /// Which want each job that was ever seen stems from.
     numbers: BTreeMap<JobId, usize>,
     questions: BTreeMap<u64, Question>,
@@ -133,19 +133,20 @@ impl User {
 
     /// All was submitted, and every job is known to have ended with all its results told.
     pub fn is_content(&self) -> bool {
-        let submitted = |want: &Want| want.job.is_some() && (!want.cancel || self.is_over(want));
-        let settled = |want: &Want| want.removed || submitted(want);
-        self.wants.iter().all(settled) && self.jobs.values().all(Watched::is_content)
+        let submitted =
+            |want: &WantedJob| want.job.is_some() && (!want.cancel || self.is_over(want));
+        let settled = |want: &WantedJob| want.removed || submitted(want);
+        self.wants.iter().all(settled) && self.jobs.values().all(WatchedJob::is_content)
     }
 
-    fn is_over(&self, want: &Want) -> bool {
+    fn is_over(&self, want: &WantedJob) -> bool {
         let watched = want.job.and_then(|job| self.jobs.get(&job));
         watched.is_some_and(|watched| watched.void || watched.phase.is_some_and(Phase::is_ended))
     }
 
     pub fn story(&self) -> String {
-        let line = |(job, watched): (&JobId, &Watched)| {
-            let Watched {
+        let line = |(job, watched): (&JobId, &WatchedJob)| {
+            let WatchedJob {
                 number,
                 tasks,
                 done,
@@ -172,7 +173,7 @@ fn undrain(node: NodeId) -> Input {
     }
 }
 
-impl World {
+impl SimWorld {
     pub fn act(&mut self, act: Act) {
         self.tell(|| format!("--- {act:?}"));
         match act {
@@ -192,13 +193,13 @@ impl World {
                 let id = self.machines[node].id;
                 self.ask(
                     node,
-                    About::Other,
+                    UserQuestion::Other,
                     Query::Node(id, NodeQuery::Drain { on: true }),
                 );
                 let life = self.machines[node].life;
                 self.after(
                     lasts,
-                    Event::Tell {
+                    SimEvent::Tell {
                         node,
                         life,
                         input: Box::new(undrain(id)),
@@ -223,7 +224,7 @@ impl World {
                             self.machines[node].id,
                             NodeQuery::Forget { lost, sure: true },
                         );
-                        self.ask(node, About::Other, query);
+                        self.ask(node, UserQuestion::Other, query);
                     }
                 }
             }
@@ -237,7 +238,7 @@ impl World {
     }
 
     pub fn want(&mut self, plan: JobPlan) -> usize {
-        let want = Want {
+        let want = WantedJob {
             plan,
             job: None,
             asked: None,
@@ -264,7 +265,7 @@ impl World {
         (!awake.is_empty()).then(|| awake[self.rng.random_range(0..awake.len())])
     }
 
-    fn ask(&mut self, node: usize, about: About, query: Query) -> u64 {
+    fn ask(&mut self, node: usize, about: UserQuestion, query: Query) -> u64 {
         self.asked += 1;
         let (id, life, asked) = (self.asked, self.machines[node].life, self.now);
         self.user.questions.insert(
@@ -283,7 +284,7 @@ impl World {
     /// Submits what is to be submitted, cancels what is to be cancelled, asks after every job.
     pub fn user_acts(&mut self) {
         let pause = Duration::from_millis(self.rng.random_range(100..600));
-        self.after(pause, Event::User);
+        self.after(pause, SimEvent::User);
         self.forget_lost_questions();
         if self.user.is_silent {
             return;
@@ -312,7 +313,7 @@ impl World {
             };
             self.ask(
                 node,
-                About::Watch(job),
+                UserQuestion::Watch(job),
                 Query::Job(
                     job,
                     JobQuery::Watch {
@@ -327,7 +328,8 @@ impl World {
 
     /// A question after the job is on its way. Once all is told, now and then is enough.
     fn watches(&mut self, job: JobId) -> bool {
-        let open = |question: &Question| matches!(question.about, About::Watch(of) if of == job);
+        let open =
+            |question: &Question| matches!(question.about, UserQuestion::Watch(of) if of == job);
         let content = self.user.is_content();
         self.user
             .questions
@@ -348,13 +350,13 @@ impl World {
             .collect();
         for (id, question) in lost {
             match question.about {
-                About::Submit(number) => {
+                UserQuestion::Submit(number) => {
                     let want = &mut self.user.wants[number];
                     want.asked = None;
                     want.lost += 1;
                     self.branch("a submission's answer is lost");
                 }
-                About::Cancel(job, _) => {
+                UserQuestion::Cancel(job, _) => {
                     for want in &mut self.user.wants {
                         if want.job == Some(job) && want.cancel_asked == Some(id) {
                             want.cancel_asked = None;
@@ -385,7 +387,7 @@ impl World {
                 let ended = self.has_ended(job);
                 let id = self.ask(
                     node,
-                    About::Cancel(job, ended),
+                    UserQuestion::Cancel(job, ended),
                     Query::Job(job, JobQuery::Cancel),
                 );
                 self.user.wants[number].cancel_asked = Some(id);
@@ -434,7 +436,7 @@ impl World {
         }
         let id = self.ask(
             node,
-            About::Submit(number),
+            UserQuestion::Submit(number),
             Query::Submit {
                 job: Some(self.key_of(number)),
                 spec: Arc::new(spec),
@@ -531,7 +533,7 @@ impl World {
         let watched = self.user.jobs.get_mut(&job).expect("a key of the map");
         if watched.phase == Some(Phase::Failed) && watched.retried.is_none() {
             watched.retried = Some(self.now);
-            self.ask(node, About::Other, Query::Job(job, JobQuery::Retry));
+            self.ask(node, UserQuestion::Other, Query::Job(job, JobQuery::Retry));
         }
     }
 
@@ -549,7 +551,7 @@ impl World {
         watched.cancelling.extend(tasks.iter().copied());
         self.ask(
             node,
-            About::CancelTasks(job, tasks.clone()),
+            UserQuestion::CancelTasks(job, tasks.clone()),
             Query::Job(job, JobQuery::CancelTasks { tasks }),
         );
     }
@@ -564,7 +566,7 @@ impl World {
             return;
         };
         match question.about {
-            About::Submit(number) => {
+            UserQuestion::Submit(number) => {
                 self.user.wants[number].asked = None;
                 match answer {
                     Ok(Answer::Submitted { job }) => self.hear_submitted(node, number, job),
@@ -577,7 +579,7 @@ impl World {
                     }
                 }
             }
-            About::Watch(job) => {
+            UserQuestion::Watch(job) => {
                 if let Ok(Answer::Watch {
                     cursor,
                     progress,
@@ -587,12 +589,12 @@ impl World {
                     self.hear_news(node, job, cursor, progress.phase, &records);
                 }
             }
-            About::CancelTasks(job, tasks) => {
+            UserQuestion::CancelTasks(job, tasks) => {
                 if let (Ok(_), Some(watched)) = (answer, self.user.jobs.get_mut(&job)) {
                     watched.cancelled.extend(tasks);
                 }
             }
-            About::Cancel(job, had_ended) => {
+            UserQuestion::Cancel(job, had_ended) => {
                 for want in self
                     .user
                     .wants
@@ -608,7 +610,7 @@ impl World {
                     self.hear_cancelled(node, job, ended);
                 }
             }
-            About::Other => {}
+            UserQuestion::Other => {}
         }
     }
 
@@ -620,10 +622,10 @@ impl World {
         self.user.numbers.insert(job, number);
         self.user.jobs.insert(
             job,
-            Watched {
+            WatchedJob {
                 number,
                 tasks,
-                ..Watched::default()
+                ..WatchedJob::default()
             },
         );
         if self.user.wants[number].plan.after.is_some() {
@@ -691,15 +693,15 @@ impl World {
         self.user.questions.values().find_map(|question| {
             let machine = &self.machines[question.node];
             let since = question.asked.max(machine.unwell);
-            let submits = matches!(question.about, About::Submit(_));
+            let submits = matches!(question.about, UserQuestion::Submit(_));
             let late = self.now - since >= if submits { submit } else { other };
             let name = || match &question.about {
-                About::Submit(number) => format!("the submission of job{number}"),
-                About::Watch(job) => format!("a question after {}", self.job_name(*job)),
-                About::CancelTasks(job, _) | About::Cancel(job, _) => {
+                UserQuestion::Submit(number) => format!("the submission of job{number}"),
+                UserQuestion::Watch(job) => format!("a question after {}", self.job_name(*job)),
+                UserQuestion::CancelTasks(job, _) | UserQuestion::Cancel(job, _) => {
                     format!("a cancellation of {}", self.job_name(*job))
                 }
-                About::Other => "an order".into(),
+                UserQuestion::Other => "an order".into(),
             };
             let lives = machine.life == question.life
                 && machine.state.is_some()

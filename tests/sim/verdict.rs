@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 /// The first finding of each rule.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct RunVerdict {
     pub findings: BTreeMap<&'static str, String>,
     /// Go on after a finding, for those that come later.
     pub keep_going: bool,
@@ -12,7 +12,7 @@ pub struct Verdict {
     pub ignored: Vec<String>,
 }
 
-impl Verdict {
+impl RunVerdict {
     pub fn add(&mut self, rule: &'static str, text: String) {
         if !self
             .ignored

@@ -1,18 +1,18 @@
 //! The fake world: machines, one clock and what is to happen. Every draw comes from the seed.
 
 use crate::{
-    check::Checker,
-    disk::Disk,
+    check::SimChecker,
+    disk::SimDisk,
     farewells::Farewell,
-    gangs::Gangs,
-    logs::Logs,
-    net::{Link, Obstacles},
-    plan::{Item, Moment, Plan},
-    pools::{PoolEvent, Pools},
-    rows::Rows,
+    gangs::GangWatch,
+    logs::UserLogs,
+    net::{Obstacles, SimLink},
+    plan::{FaultPlan, Moment, PlanItem},
+    pools::{PoolEvent, UserPools},
+    rows::UserRows,
     searches::Searches,
     user::User,
-    verdict::{Statistics, Verdict},
+    verdict::{RunVerdict, Statistics},
 };
 use nodectl_logic::{Effect, Input, Now, State};
 use nodectl_types::{Attempt, BlobHash, JobId, JobSpec, NodeId, TaskIndex, Time};
@@ -25,10 +25,10 @@ use std::{
 };
 
 /// One attempt, on one node.
-pub type Key = (JobId, TaskIndex, Attempt);
+pub type AttemptOnNode = (JobId, TaskIndex, Attempt);
 
 /// What is to happen.
-pub enum Event {
+pub enum SimEvent {
     Arrive {
         from: usize,
         to: usize,
@@ -69,7 +69,7 @@ pub enum Event {
     Fetched {
         node: usize,
         life: u64,
-        fetch: Box<Fetch>,
+        fetch: Box<PendingFetch>,
     },
     /// What another thread of the node tells its loop.
     Tell {
@@ -80,18 +80,18 @@ pub enum Event {
     TaskEnds {
         node: usize,
         life: u64,
-        key: Key,
+        key: AttemptOnNode,
     },
     TaskReports {
         node: usize,
         life: u64,
-        key: Key,
+        key: AttemptOnNode,
         step: u64,
     },
     TaskStops {
         node: usize,
         life: u64,
-        key: Key,
+        key: AttemptOnNode,
     },
     Start {
         node: usize,
@@ -123,7 +123,7 @@ pub enum Event {
 
 /// Something that a node is bringing.
 #[derive(Clone)]
-pub struct Fetch {
+pub struct PendingFetch {
     pub ticket: u64,
     pub job: Option<JobId>,
     pub hashes: Vec<BlobHash>,
@@ -135,7 +135,7 @@ pub struct Fetch {
     pub left: Duration,
 }
 
-impl Fetch {
+impl PendingFetch {
     pub fn of(ticket: u64, hashes: Vec<BlobHash>) -> Self {
         Self {
             ticket,
@@ -160,14 +160,14 @@ impl Fetch {
 struct Due {
     at: Time,
     number: u64,
-    event: Event,
+    event: SimEvent,
 }
 
 /// A machine: its disk outlives its process.
-pub struct Machine {
+pub struct SimMachine {
     pub id: NodeId,
     pub state: Option<State>,
-    pub disk: Disk,
+    pub disk: SimDisk,
     /// Counts starts; what belongs to an earlier life is void.
     pub life: u64,
     /// It is gone for ever, with its disk.
@@ -180,7 +180,7 @@ pub struct Machine {
     pub leaves: Option<(u64, Time)>,
     /// It has the newer version.
     pub is_newer: bool,
-    pub running: BTreeSet<Key>,
+    pub running: BTreeSet<AttemptOnNode>,
     pub stalled_until: Time,
     /// Everything takes so many times as long.
     pub slowness: u32,
@@ -201,11 +201,11 @@ pub struct Machine {
     pub in_turn: bool,
 }
 
-pub struct World {
-    pub plan: Plan,
+pub struct SimWorld {
+    pub plan: FaultPlan,
     pub now: Time,
-    pub machines: Vec<Machine>,
-    pub links: BTreeMap<(usize, usize), Link>,
+    pub machines: Vec<SimMachine>,
+    pub links: BTreeMap<(usize, usize), SimLink>,
     pub obstacles: Obstacles,
     /// Pairs between which a wall stands.
     pub walls: BTreeSet<(usize, usize)>,
@@ -227,23 +227,23 @@ pub struct World {
     /// There is a newer version, and not every machine may have it yet.
     pub upgrading: bool,
     pub user: User,
-    pub checker: Checker,
-    pub gangs: Gangs,
+    pub checker: SimChecker,
+    pub gangs: GangWatch,
     pub searches: Searches,
-    pub rows: Rows,
-    pub pools: Pools,
-    pub logs: Logs,
+    pub rows: UserRows,
+    pub pools: UserPools,
+    pub logs: UserLogs,
     pub specs: BTreeMap<BlobHash, Arc<JobSpec>>,
     pub statistics: Statistics,
-    pub verdict: Verdict,
+    pub verdict: RunVerdict,
     pub traced: u32,
     pub asked: u64,
 }
 
 pub const START: Time = Time(1_000_000);
 
-impl World {
-    pub fn new(plan: Plan, traced: u32) -> Self {
+impl SimWorld {
+    pub fn new(plan: FaultPlan, traced: u32) -> Self {
         let stream = |salt: u64| {
             StdRng::seed_from_u64(plan.seed.wrapping_mul(0x9e37_79b9).wrapping_add(salt))
         };
@@ -251,7 +251,7 @@ impl World {
             net_rng: stream(1),
             disk_rng: stream(2),
             rng: stream(3),
-            pools: Pools::new(plan.seed),
+            pools: UserPools::new(plan.seed),
             plan,
             now: START,
             machines: Vec::new(),
@@ -268,14 +268,14 @@ impl World {
             healed: false,
             upgrading: false,
             user: User::default(),
-            checker: Checker::default(),
-            gangs: Gangs::default(),
+            checker: SimChecker::default(),
+            gangs: GangWatch::default(),
             searches: Searches::default(),
-            rows: Rows::default(),
-            logs: Logs::default(),
+            rows: UserRows::default(),
+            logs: UserLogs::default(),
             specs: BTreeMap::new(),
             statistics: Statistics::default(),
-            verdict: Verdict::default(),
+            verdict: RunVerdict::default(),
             traced,
             asked: 0,
         };
@@ -287,11 +287,11 @@ impl World {
         }
         for index in 0..world.plan.items.len() {
             let at = START + world.plan.items[index].0;
-            world.at(at, Event::Item { index });
+            world.at(at, SimEvent::Item { index });
         }
-        world.after(Duration::from_millis(50), Event::User);
-        world.after(Duration::from_millis(500), Event::Watchdog);
-        world.after(Duration::from_secs(2), Event::Beacon);
+        world.after(Duration::from_millis(50), SimEvent::User);
+        world.after(Duration::from_millis(500), SimEvent::Watchdog);
+        world.after(Duration::from_secs(2), SimEvent::Beacon);
         world
     }
 
@@ -300,10 +300,10 @@ impl World {
         let mut id = [0; 32];
         self.rng.fill(&mut id[..]);
         let plan = self.plan.machines[like].clone();
-        self.machines.push(Machine {
+        self.machines.push(SimMachine {
             id: NodeId(id),
             state: None,
-            disk: Disk::new(),
+            disk: SimDisk::new(),
             life: 0,
             lost: false,
             retired: false,
@@ -355,16 +355,16 @@ impl World {
         self.happen(event);
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: SimEvent) {
         match event {
-            Event::Arrive { from, to, link } => self.arrive(from, to, link),
-            Event::Up {
+            SimEvent::Arrive { from, to, link } => self.arrive(from, to, link),
+            SimEvent::Up {
                 node,
                 life,
                 peer,
                 link,
             } => self.comes_up(node, life, peer, link),
-            Event::Down {
+            SimEvent::Down {
                 node,
                 life,
                 peer,
@@ -375,47 +375,47 @@ impl World {
                     self.goes_down(node, peer);
                 }
             }
-            Event::GiveUp { node, peer, link } => self.give_up(node, peer, link),
-            Event::Dial { a, b } => self.dial(a, b),
-            Event::Beacon => {
+            SimEvent::GiveUp { node, peer, link } => self.give_up(node, peer, link),
+            SimEvent::Dial { a, b } => self.dial(a, b),
+            SimEvent::Beacon => {
                 self.beacon();
-                self.after(Duration::from_secs(2), Event::Beacon);
+                self.after(Duration::from_secs(2), SimEvent::Beacon);
             }
-            Event::Turn { node, life } => self.turn_is_due(node, life),
-            Event::DiskDone { node, life } => self.disk_done(node, life),
-            Event::Fetched { node, life, fetch } => self.fetched(node, life, *fetch),
-            Event::Tell { node, life, input } => self.give(node, life, *input),
-            Event::TaskEnds { node, life, key } => self.task_ends(node, life, key),
-            Event::TaskReports {
+            SimEvent::Turn { node, life } => self.turn_is_due(node, life),
+            SimEvent::DiskDone { node, life } => self.disk_done(node, life),
+            SimEvent::Fetched { node, life, fetch } => self.fetched(node, life, *fetch),
+            SimEvent::Tell { node, life, input } => self.give(node, life, *input),
+            SimEvent::TaskEnds { node, life, key } => self.task_ends(node, life, key),
+            SimEvent::TaskReports {
                 node,
                 life,
                 key,
                 step,
             } => self.task_reports(node, life, key, step),
-            Event::TaskStops { node, life, key } => self.task_stops(node, life, key),
-            Event::Start { node } => {
+            SimEvent::TaskStops { node, life, key } => self.task_stops(node, life, key),
+            SimEvent::Start { node } => {
                 if self.machines[node].state.is_none() && !self.machines[node].lost {
                     self.start(node);
                 }
             }
-            Event::Item { index } => match self.plan.items[index].1.clone() {
-                Item::Fault(fault) if !self.healed => self.strike(fault),
-                Item::Fault(_) => {}
-                Item::Act(act) => self.act(act),
+            SimEvent::Item { index } => match self.plan.items[index].1.clone() {
+                PlanItem::Fault(fault) if !self.healed => self.strike(fault),
+                PlanItem::Fault(_) => {}
+                PlanItem::Act(act) => self.act(act),
             },
-            Event::Over { fault, node, what } => self.is_over(fault, node, what),
-            Event::Strike { node, life, away } => {
+            SimEvent::Over { fault, node, what } => self.is_over(fault, node, what),
+            SimEvent::Strike { node, life, away } => {
                 if self.machines[node].life == life && self.machines[node].state.is_some() {
                     self.crash_for(node, away);
                 }
             }
-            Event::Upgrade { node, away } => self.upgrade_node(node, away),
-            Event::Noted(farewell) => self.check_farewell(farewell),
-            Event::Pool(event) => self.pool_event(event),
-            Event::User => self.user_acts(),
-            Event::Watchdog => {
+            SimEvent::Upgrade { node, away } => self.upgrade_node(node, away),
+            SimEvent::Noted(farewell) => self.check_farewell(farewell),
+            SimEvent::Pool(event) => self.pool_event(event),
+            SimEvent::User => self.user_acts(),
+            SimEvent::Watchdog => {
                 self.watch();
-                self.after(Duration::from_millis(500), Event::Watchdog);
+                self.after(Duration::from_millis(500), SimEvent::Watchdog);
             }
         }
     }
@@ -429,11 +429,11 @@ impl World {
         Now { mono, wall_ms }
     }
 
-    pub fn after(&mut self, delay: Duration, event: Event) {
+    pub fn after(&mut self, delay: Duration, event: SimEvent) {
         self.at(self.now + delay, event);
     }
 
-    pub fn at(&mut self, at: Time, event: Event) {
+    pub fn at(&mut self, at: Time, event: SimEvent) {
         self.count += 1;
         let number = self.count;
         self.queue.push(Reverse(Due {
@@ -533,7 +533,7 @@ impl World {
     }
 
     /// Machines whose disks count.
-    pub fn present(&self) -> impl Iterator<Item = &Machine> {
+    pub fn present(&self) -> impl Iterator<Item = &SimMachine> {
         self.machines
             .iter()
             .filter(|machine| !machine.lost && !machine.beyond)
@@ -601,7 +601,7 @@ impl World {
     }
 }
 
-impl Machine {
+impl SimMachine {
     pub fn is_stalled(&self, now: Time) -> bool {
         self.stalled_until > now
     }

@@ -1,7 +1,7 @@
 //! Finds paths, macros and modules in Rust text: a lexer for what matters here, no parser.
 
-/// One file under `src/`.
-pub struct Source {
+/// A file of Rust code.
+pub struct ScannedFile {
     /// Relative to the repository.
     pub path: String,
     /// The crate, or the root package's module; empty for its `lib.rs` and `main.rs`.
@@ -19,7 +19,7 @@ pub struct CodePath {
     pub line: usize,
 }
 
-impl Source {
+impl ScannedFile {
     pub fn new(path: String, text: String) -> Self {
         let inside = path
             .strip_prefix("src/")

@@ -2,7 +2,7 @@
 
 use crate::{
     common::cluster::Cluster,
-    page::{News, Page},
+    page::{Page, ServerEvents},
 };
 use std::{
     fs,
@@ -14,14 +14,14 @@ use std::{
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// Processor time, in parts of a core, and what a page is told.
-pub struct Cost {
+pub struct PageCost {
     pub node: f64,
     pub server: f64,
     pub bytes_per_second: f64,
 }
 
 /// What so many open pages cost that show a job, its results and a log, as browsers ask for them.
-pub fn of_pages(cluster: &Cluster, job: &str, count: usize) -> Cost {
+pub fn of_pages(cluster: &Cluster, job: &str, count: usize) -> PageCost {
     let page = Page::open(cluster, 0, &[]);
     let job = format!("/v1/jobs/{job}");
     let followed = [
@@ -46,14 +46,14 @@ pub fn of_pages(cluster: &Cluster, job: &str, count: usize) -> Cost {
     let begun = Instant::now();
     let bytes: usize = scope(|scope| {
         let (page, job) = (&page, &job);
-        let start = |news: News| scope.spawn(move || show(page, job, news, begun));
+        let start = |news: ServerEvents| scope.spawn(move || show(page, job, news, begun));
         let shown: Vec<_> = pages.into_iter().map(start).collect();
         let told = shown.into_iter().map(|page| page.join().expect("no panic"));
         told.sum()
     });
     let took = begun.elapsed().as_secs_f64();
     let [node, server] = [0, 1].map(|at| (cpu_seconds(pids[at]) - before[at]) / took);
-    Cost {
+    PageCost {
         node,
         server,
         bytes_per_second: bytes as f64 / took / count.max(1) as f64,
@@ -74,7 +74,7 @@ pub fn of_nobody(cluster: &Cluster, job: &str) -> f64 {
 }
 
 /// Reads what a page reads, each time it is told something, and counts it.
-fn show(page: &Page, job: &str, mut news: News, begun: Instant) -> usize {
+fn show(page: &Page, job: &str, mut news: ServerEvents, begun: Instant) -> usize {
     let mut bytes = 0;
     while begun.elapsed() < WINDOW {
         bytes += news.next().to_string().len();

@@ -131,9 +131,9 @@ impl Page {
     }
 
     /// What is told as things change.
-    pub fn events(&self, path: &str) -> News {
+    pub fn events(&self, path: &str) -> ServerEvents {
         let stream = self.send("GET", &self.host(), path, &self.cookie, "");
-        News(BufReader::new(stream))
+        ServerEvents(BufReader::new(stream))
     }
 
     pub fn first_event(&self, path: &str) -> Value {
@@ -149,9 +149,9 @@ impl Drop for Page {
 }
 
 /// Server-sent events.
-pub struct News(BufReader<TcpStream>);
+pub struct ServerEvents(BufReader<TcpStream>);
 
-impl News {
+impl ServerEvents {
     pub fn next(&mut self) -> Value {
         loop {
             let mut line = String::new();

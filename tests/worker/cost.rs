@@ -12,7 +12,7 @@ const TASKS: u32 = 80;
 /// Other tests share the processors: one round in which these leave both alone will do.
 const ROUNDS: usize = 5;
 
-fn ours(lab: &mut Lab) -> Duration {
+fn ours(lab: &mut WorkerLab) -> Duration {
     let begun = Instant::now();
     for task in 0..2 {
         lab.start(task, work(&["/bin/true"]));
@@ -45,7 +45,7 @@ fn bare() -> Duration {
     begun.elapsed() / TASKS
 }
 
-fn one_after_the_other(lab: &mut Lab, work: &WorkSpec) -> Duration {
+fn one_after_the_other(lab: &mut WorkerLab, work: &WorkSpec) -> Duration {
     let begun = Instant::now();
     for task in 0..TASKS {
         lab.start(task, work.clone());
@@ -56,7 +56,7 @@ fn one_after_the_other(lab: &mut Lab, work: &WorkSpec) -> Duration {
 
 #[test]
 fn a_task_that_does_nothing_costs_little_more_than_its_process() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     lab.run(work(&["/bin/true"]));
     if nodectl::worker::supervisor::hides().is_ok() {
         let isolation = Isolation {

@@ -5,9 +5,9 @@ use nodectl::types::{Failure, Outcome, WorkSpec};
 use std::fs;
 
 /// A node whose disk has so much room left.
-fn nearly_full(room: usize) -> Option<(SmallDisk, Lab)> {
+fn nearly_full(room: usize) -> Option<(SmallDisk, WorkerLab)> {
     let disk = SmallDisk::new("12m")?;
-    let lab = Lab::at(disk.path());
+    let lab = WorkerLab::at(disk.path());
     fs::write(disk.path().join("ballast"), vec![1; (12 << 20) - room])
         .expect("there is room for it");
     Some((disk, lab))

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn statuses_and_signals_are_told_apart() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     assert_eq!(lab.sh("exit 0").outcome, Outcome::Done);
     assert_eq!(*failure(&lab.sh("exit 3")), Failure::Exit(3));
     assert_eq!(*failure(&lab.sh("kill -SEGV $$")), Failure::Signal(11));
@@ -25,7 +25,7 @@ fn the_kernel_prefers_the_node_to_its_tasks() {
             .unwrap()
     };
     let own = nice_of(&std::fs::read_to_string("/proc/self/stat").unwrap());
-    let record = Lab::new().sh("cat /proc/$$/stat /proc/$$/oom_score_adj");
+    let record = WorkerLab::new().sh("cat /proc/$$/stat /proc/$$/oom_score_adj");
     let told = String::from_utf8(record.stdout.tail).unwrap();
     let (stat, oom_score) = told.trim().split_once('\n').unwrap();
     assert_eq!(
@@ -36,7 +36,7 @@ fn the_kernel_prefers_the_node_to_its_tasks() {
 
 #[test]
 fn an_attempt_is_announced_then_told_and_its_directory_goes() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let record = lab.sh("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo hi");
     assert_eq!(record.stdout.tail, b"hi\n");
     assert!(
@@ -50,7 +50,7 @@ fn an_attempt_is_announced_then_told_and_its_directory_goes() {
 
 #[test]
 fn a_missing_program_is_named_with_the_path_searched() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let record = lab.run(work(&["no-such-program-here"]));
     match failure(&record) {
         Failure::Spawn(why) => {
@@ -66,7 +66,7 @@ fn a_missing_program_is_named_with_the_path_searched() {
 
 #[test]
 fn a_program_that_may_not_run_is_named() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let file = lab.dir.path().join("not-executable");
     std::fs::write(&file, "").unwrap();
     let record = lab.run(work(&[file.to_str().unwrap()]));
@@ -81,7 +81,7 @@ fn a_program_that_may_not_run_is_named() {
 
 #[test]
 fn a_script_without_an_interpreter_line_is_the_shells() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let file = lab.dir.path().join("script");
     std::fs::write(&file, "echo $1 $0\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -94,7 +94,7 @@ fn a_script_without_an_interpreter_line_is_the_shells() {
 
 #[test]
 fn a_placeholder_without_a_value_is_told() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let mut wrong = work(&["/bin/echo"]);
     wrong.command.push("{nothing}".into());
     assert!(failure(&lab.run(wrong)).to_string().contains("nothing"));
@@ -102,7 +102,7 @@ fn a_placeholder_without_a_value_is_told() {
 
 #[test]
 fn placeholders_parameters_and_builtins() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let mut spec = sh("echo \"$0 $1\"; cat params.json");
     spec.command
         .extend(["{x}-{task}".into(), "{attempt}{{}}".into()]);
@@ -122,7 +122,7 @@ fn placeholders_parameters_and_builtins() {
 
 #[test]
 fn a_file_past_the_limit_is_named_whether_the_signal_is_heeded_or_not() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     for script in [
         "head -c 3000000 /dev/zero > big",
         "trap '' XFSZ; head -c 3000000 /dev/zero > big || exit 1",
@@ -142,7 +142,7 @@ fn a_file_past_the_limit_is_named_whether_the_signal_is_heeded_or_not() {
 
 #[test]
 fn more_memory_than_asked_for_is_the_reason_told() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     // A shell variable of 64 MiB, then time for the supervisor to look.
     let mut hungry = sh("x=$(head -c 67108864 /dev/zero | tr '\\0' x); sleep 30; echo ${#x}");
     hungry.resources.memory_bytes = 20 << 20;
@@ -164,7 +164,7 @@ fn more_memory_than_asked_for_is_the_reason_told() {
 
 #[test]
 fn a_file_that_is_too_large_is_named_with_the_limit_that_the_user_set() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     for (script, file) in [
         ("echo a > a; head -c 3000000 /dev/zero > x", "x"),
         ("echo a > a; head -c 3000000 /dev/zero > x; exit 1", "x"),
@@ -202,7 +202,7 @@ fn a_lower_limit_of_the_node_holds_and_is_named() {
     if !works("setpriv") || !works("prlimit") {
         return eprintln!("SKIPPED: setpriv or prlimit (util-linux) is missing");
     }
-    let mut lab = Lab::supervised_by(confined.iter().map(Into::into).collect());
+    let mut lab = WorkerLab::supervised_by(confined.iter().map(Into::into).collect());
     assert_eq!(lab.sh("echo fine").outcome, Outcome::Done);
     let record = lab.sh("exec head -c 500000 /dev/zero > x");
     assert!(
@@ -213,7 +213,7 @@ fn a_lower_limit_of_the_node_holds_and_is_named() {
 
 #[test]
 fn a_supervisor_that_cannot_be_started_is_told_at_once() {
-    let lab = Lab::new();
+    let lab = WorkerLab::new();
     let elsewhere = tempfile::tempdir().unwrap();
     let mut config = config(elsewhere.path());
     config.supervisor = vec!["/nonexistent/nodectl".into(), "supervise".into()];

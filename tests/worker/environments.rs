@@ -50,8 +50,8 @@ with zipfile.ZipFile(directory + "/" + name + "-1.0-py3-none-any.whl", "w") as a
 }
 
 /// The job's files, all below `directory`.
-fn upload(lab: &Lab, directory: &Path) -> BlobHash {
-    fn collect(lab: &Lab, directory: &Path, prefix: &str, files: &mut Vec<FileEntry>) {
+fn upload(lab: &WorkerLab, directory: &Path) -> BlobHash {
+    fn collect(lab: &WorkerLab, directory: &Path, prefix: &str, files: &mut Vec<FileEntry>) {
         for entry in fs::read_dir(directory).unwrap() {
             let entry = entry.unwrap();
             let path = format!("{prefix}{}", entry.file_name().to_str().unwrap());
@@ -77,16 +77,16 @@ fn upload(lab: &Lab, directory: &Path) -> BlobHash {
 
 /// A lab, and the files of its jobs: a list of one package, whose wheel is there.
 struct EnvironmentLab {
-    lab: Lab,
+    lab: WorkerLab,
     files: tempfile::TempDir,
 }
 
 impl EnvironmentLab {
     fn new() -> Self {
-        Self::of(Lab::new())
+        Self::of(WorkerLab::new())
     }
 
-    fn of(mut lab: Lab) -> Self {
+    fn of(mut lab: WorkerLab) -> Self {
         lab.patience = PATIENT;
         let files = tempfile::tempdir().unwrap();
         fs::create_dir(files.path().join("wheels")).unwrap();
@@ -297,12 +297,12 @@ fn what_a_killed_node_left_half_made_is_not_used() {
     fs::create_dir(data.join("environments/0123")).unwrap();
     lab.lab.workers = None;
     let EnvironmentLab { lab: old, files } = lab;
-    let Lab { store, dir, .. } = old;
+    let WorkerLab { store, dir, .. } = old;
     drop(store);
     let mut again = EnvironmentLab {
-        lab: Lab {
+        lab: WorkerLab {
             patience: PATIENT,
-            ..Lab::at(&data)
+            ..WorkerLab::at(&data)
         },
         files,
     };
@@ -313,7 +313,7 @@ fn what_a_killed_node_left_half_made_is_not_used() {
 
 #[test]
 fn those_used_longest_ago_go_when_there_are_too_many() {
-    let lab = Lab::changed(None, None, |config| config.environments_bytes = 1);
+    let lab = WorkerLab::changed(None, None, |config| config.environments_bytes = 1);
     let mut lab = EnvironmentLab::of(lab);
     // Larger than the limit, each alone: all but the last go, unless somebody has them.
     let work = WorkSpec {
@@ -351,7 +351,7 @@ fn the_limit_holds_with_the_one_that_was_made_last() {
     let mut first = EnvironmentLab::new();
     said(&first.run(1, &listed()));
     let one = bytes(&first.kept()[0]);
-    let lab = Lab::changed(None, None, |config| config.environments_bytes = one * 5 / 2);
+    let lab = WorkerLab::changed(None, None, |config| config.environments_bytes = one * 5 / 2);
     let mut lab = EnvironmentLab::of(lab);
     for job in 1..=4 {
         lab.write("base.txt", &format!("lab_one==1.0  # {job}\n"));
@@ -488,7 +488,7 @@ fn a_stopped_task_does_not_wait_for_it() {
 
 #[test]
 fn a_job_without_one_is_as_before() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let record = lab.sh("echo ${VIRTUAL_ENV:-none}; echo ${NODECTL_ENVIRONMENT:-none}");
     let own = std::env::var("VIRTUAL_ENV").unwrap_or("none".into());
     assert_eq!(said(&record), format!("{own}\nnone"));

@@ -28,15 +28,15 @@ use zeroize::Zeroizing;
 
 pub const JOB: JobId = JobId(0xabc);
 pub const NICE: u8 = 7;
-/// What checkpoints are called that a `Lab` keeps, before the number of their task.
+/// What checkpoints are called that a `WorkerLab` keeps, before the number of their task.
 pub const KEPT: &str = "checkpoint-";
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct Lab {
+pub struct WorkerLab {
     pub workers: Option<Arc<Workers>>,
     pub store: nodectl::store::Store,
     pub disk: Arc<dyn DiskHealth>,
-    pub fetcher: Arc<Fetcher>,
+    pub fetcher: Arc<NoFetcher>,
     pub events: mpsc::Receiver<Event>,
     pub runtime: Runtime,
     /// For an event.
@@ -46,13 +46,13 @@ pub struct Lab {
 
 /// Fetches nothing: blobs are in the store or cannot be had. Counts who asks.
 #[derive(Default)]
-pub struct Fetcher {
+pub struct NoFetcher {
     pub asked: AtomicU32,
     pub later: Mutex<Vec<(BlobHash, Vec<u8>)>>,
     store: Mutex<Option<Arc<dyn Blobs>>>,
 }
 
-impl BlobFetcher for Fetcher {
+impl BlobFetcher for NoFetcher {
     fn fetch(
         &self,
         hash: BlobHash,
@@ -150,7 +150,7 @@ impl TaskCheckpoints for UncopiedCheckpoints {
     }
 }
 
-pub fn keep(store: &nodectl::store::Store, fetcher: Arc<Fetcher>, node: NodeHandle) -> TaskFiles {
+pub fn keep(store: &nodectl::store::Store, fetcher: Arc<NoFetcher>, node: NodeHandle) -> TaskFiles {
     TaskFiles {
         blobs: store.blobs(),
         kept: KeptShelf::new(store.blobs(), store.kept(), fetcher.clone(), node.clone()),
@@ -162,7 +162,7 @@ pub fn keep(store: &nodectl::store::Store, fetcher: Arc<Fetcher>, node: NodeHand
     }
 }
 
-impl Lab {
+impl WorkerLab {
     pub fn new() -> Self {
         Self::with_pools(None)
     }
@@ -201,7 +201,7 @@ impl Lab {
             .build()
             .unwrap();
         let (sender, events) = mpsc::channel(1024);
-        let fetcher = Arc::new(Fetcher::default());
+        let fetcher = Arc::new(NoFetcher::default());
         *fetcher.store.lock().unwrap() = Some(store.blobs());
         let (workers, disk) = {
             let _inside = runtime.enter();

@@ -37,7 +37,7 @@ fn with_inputs(script: &str, manifest: &[u8]) -> WorkSpec {
 
 #[test]
 fn uploads_are_staged_once_and_linked_into_every_task() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let manifest = manifest(&[
         ("src/lib/a.txt", b"deep", false),
         ("run.sh", b"#!/bin/sh\ncat src/lib/a.txt", true),
@@ -78,7 +78,7 @@ fn uploads_are_staged_once_and_linked_into_every_task() {
 
 #[test]
 fn inputs_that_cannot_be_had_fail_the_task_and_the_next_one_tries_again() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let manifest = manifest(&[("a", b"content", false)]);
     lab.store.blobs().put_bytes(&manifest).unwrap();
     let record = lab.run(with_inputs("cat a", &manifest));
@@ -98,7 +98,7 @@ fn inputs_that_cannot_be_had_fail_the_task_and_the_next_one_tries_again() {
 
 #[test]
 fn a_damaged_upload_is_fetched_again() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let manifest = manifest(&[("a", b"content", false)]);
     lab.store.blobs().put_bytes(&manifest).unwrap();
     let hash = lab.store.blobs().put_bytes(b"content").unwrap();
@@ -120,7 +120,7 @@ fn a_damaged_upload_is_fetched_again() {
 
 #[test]
 fn uploads_with_the_names_of_our_own_files_do_no_harm() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let manifest = manifest(&[
         ("result.json", b"{\"old\": 1}", false),
         ("params.json", b"{\"old\": 2}", false),
@@ -151,7 +151,7 @@ fn uploads_with_the_names_of_our_own_files_do_no_harm() {
 
 #[test]
 fn uploads_that_would_leave_the_directory_are_refused() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     for path in ["../evil", "/etc/evil", "a/../../evil"] {
         let manifest = manifest(&[(path, b"x", false)]);
         lab.store.blobs().put_bytes(&manifest).unwrap();
@@ -174,7 +174,7 @@ fn uploads_that_would_leave_the_directory_are_refused() {
 
 #[test]
 fn results_of_an_earlier_job_are_there_as_files() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let mut first = sh("echo '{\"n\": 5}' > result.json; echo data > out.txt");
     first.outputs = vec!["out.txt".into()];
     let record = Arc::new(lab.run(first));
@@ -215,7 +215,7 @@ fn results_of_an_earlier_job_are_there_as_files() {
 
 #[test]
 fn an_earlier_job_that_nobody_knows_or_that_lies_is_told() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let spec = || WorkSpec {
         after: vec![After::named("sweep".into(), JobId(77))],
         ..sh("true")
@@ -256,7 +256,7 @@ fn an_earlier_job_that_nobody_knows_or_that_lies_is_told() {
 }
 
 /// Answers what the job is: one task, of which that parameter is 7.
-fn tell_of(lab: &mut Lab, job: JobId, parameter: &str) {
+fn tell_of(lab: &mut WorkerLab, job: JobId, parameter: &str) {
     let request = lab.question();
     assert!(matches!(request.query, Query::Job(asked, JobQuery::Detail) if asked == job));
     let node = NodeId([1; 32]);
@@ -295,7 +295,7 @@ fn done() -> Progress {
 
 #[test]
 fn the_environment_is_the_jobs_and_ours_and_holds_no_secret() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let mut spec = sh("env");
     spec.env = vec![
         ("OWN".into(), "x={x}".into()),
@@ -344,7 +344,7 @@ fn what_an_earlier_life_left_is_removed() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
     let (sender, _events) = tokio::sync::mpsc::channel(8);
-    let fetcher = Arc::new(Fetcher::default());
+    let fetcher = Arc::new(NoFetcher::default());
     let node = nodectl::ports::NodeHandle::new(sender);
     let keep = keep(&store, fetcher, node.clone());
     let workers = nodectl::worker::Workers::start(config(store.dir()), keep, node, None).unwrap();
@@ -359,7 +359,7 @@ fn what_an_earlier_life_left_is_removed() {
 
 #[test]
 fn an_upload_with_the_name_of_a_result_is_an_upload() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let manifest = manifest(&[("result.json", b"{\"old\": 1}", false)]);
     lab.store.blobs().put_bytes(&manifest).unwrap();
     lab.store.blobs().put_bytes(b"{\"old\": 1}").unwrap();
@@ -383,7 +383,7 @@ fn an_upload_with_the_name_of_a_result_is_an_upload() {
 /// their places.
 #[test]
 fn what_parameters_become_is_bounded() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let one = |text: String| vec![("k".to_string(), Value::Text(text.into()))];
     let deep = format!("{}a{}", "{".repeat(40_000), "}".repeat(40_000));
     lab.start_with(

@@ -31,7 +31,7 @@ fn stdout(record: &TaskRecord) -> String {
 
 #[test]
 fn tasks_gain_no_rights_and_leave_no_core_dumps_unless_they_ask_for_them() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let script = "grep NoNewPrivs /proc/self/status; ulimit -Sc; [ $(ulimit -Sc) = $(ulimit -Hc) ] && echo as hard";
     assert_eq!(stdout(&lab.sh(script)), "NoNewPrivs:\t1\n0\nas hard\n");
     let isolation = Isolation {
@@ -58,7 +58,7 @@ fn what_is_the_nodes_alone_is_out_of_reach() {
     let outside = tempfile::tempdir().unwrap();
     let data = outside.path().join("data");
     fs::create_dir(&data).unwrap();
-    let mut lab = Lab::at(&data);
+    let mut lab = WorkerLab::at(&data);
     let data = lab.store.dir().to_path_buf();
     let shown = data.display();
     fs::create_dir_all(data.join("jobs/0000000000000bcd/tasks/0-1.1")).unwrap();
@@ -135,8 +135,8 @@ fn tasks_may_use_the_api_only_where_nothing_is_hidden_from_them() {
     if !can_hide() {
         return;
     }
-    let mut lab = Lab::new();
-    let seen = |lab: &mut Lab, work: WorkSpec| {
+    let mut lab = WorkerLab::new();
+    let seen = |lab: &mut WorkerLab, work: WorkSpec| {
         lab.start(
             0,
             WorkSpec {
@@ -170,7 +170,7 @@ fn tasks_may_use_the_api_only_where_nothing_is_hidden_from_them() {
 
 #[test]
 fn secrets_are_files_in_memory_that_only_the_task_has() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let with = |names: &[&str], script: &str| WorkSpec {
         secrets: names.iter().map(|name| name.to_string()).collect(),
         ..sh(script)
@@ -200,7 +200,7 @@ fn secrets_are_files_in_memory_that_only_the_task_has() {
 
 #[test]
 fn a_task_without_a_network_has_loopback_and_nothing_else() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let offline = |script: &str| WorkSpec {
         isolation: Isolation {
             offline: true,
@@ -238,7 +238,7 @@ fn a_task_of_a_machine_that_is_read_only_changes_its_own_directory_alone() {
     let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let beside = outside.path().display();
     fs::write(outside.path().join("beside"), "as it was").unwrap();
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     for hides_node in [Some(true), Some(false)] {
         let isolation = Isolation {
             read_only: true,
@@ -272,7 +272,7 @@ fn a_command_in_a_container_is_apptainers() {
     )
     .unwrap();
     fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let in_container = |path: String| WorkSpec {
         isolation: Isolation {
             image: Some("/images/a.sif".into()),
@@ -313,7 +313,7 @@ fn a_command_in_a_container_is_apptainers() {
 #[test]
 fn a_command_in_podmans_container_sees_its_own_files_and_variables() {
     let Some(podman) = Podman::new() else { return };
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let archive = format!("oci-archive:{}/tools.tar", podman.dir.path().display());
     for image in ["localhost/tools".to_string(), archive] {
         let isolation = Isolation {
@@ -343,7 +343,7 @@ fn a_command_in_podmans_container_sees_its_own_files_and_variables() {
 #[test]
 fn a_container_of_podmans_ends_with_its_task() {
     let Some(podman) = Podman::new() else { return };
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let isolation = Isolation {
         image: Some("localhost/tools".into()),
         ..Isolation::default()

@@ -20,7 +20,7 @@ const HIDDEN: &str = "env -i setsid sh -c 'PATH=/usr/bin:/bin; setsid sh -c \"ec
 
 #[test]
 fn a_timeout_asks_first_and_then_kills() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let mut polite = sh("trap 'echo bye; exit 0' TERM; while :; do sleep 0.01; done");
     // Long enough for the trap to be set on a busy machine.
     polite.timeout_ms = Some(1_000);
@@ -39,7 +39,7 @@ fn a_timeout_asks_first_and_then_kills() {
 
 #[test]
 fn a_stopped_attempt_leaves_nothing_behind() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     lab.start(0, sh(&format!("{STRAY} echo $$ > main; sleep 1000")));
     let pids = [
         number_in(&lab.task_dir(0).join("stray")),
@@ -63,12 +63,12 @@ fn a_stopped_attempt_leaves_nothing_behind() {
 /// No other node takes a copy, for which those wait that go on elsewhere.
 #[test]
 fn what_nobody_goes_on_from_ends_without_its_checkpoint() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let saving = |script: &str| WorkSpec {
         checkpoint_dir: Some("states".into()),
         ..sh(&format!("echo 1 > states/state; {script}"))
     };
-    let end = |lab: &mut Lab| loop {
+    let end = |lab: &mut WorkerLab| loop {
         match lab.worker_event() {
             WorkerEvent::Started { .. } => {}
             event => return event,
@@ -90,7 +90,7 @@ fn what_nobody_goes_on_from_ends_without_its_checkpoint() {
 
 #[test]
 fn strays_end_with_their_task_and_others_stay() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     lab.start(1, sh(&format!("{STRAY} sleep 1000")));
     let other = number_in(&lab.task_dir(1).join("stray"));
     lab.start(
@@ -113,7 +113,7 @@ fn strays_end_with_their_task_and_others_stay() {
 
 #[test]
 fn many_tasks_at_once_take_their_own_strays_only() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     for task in 0..24 {
         let end = if task % 2 == 0 { "" } else { "sleep 1000" };
         lab.start(
@@ -146,7 +146,7 @@ fn many_tasks_at_once_take_their_own_strays_only() {
 
 #[test]
 fn a_stray_that_hides_whose_it_is_goes_too() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let record = lab.sh(&format!(
         "{HIDDEN} while [ ! -s stray ]; do sleep 0.01; done; cat stray"
     ));
@@ -159,7 +159,7 @@ fn a_stray_that_hides_whose_it_is_goes_too() {
 
 #[test]
 fn closing_the_runner_kills_everything() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     lab.start(
         0,
         sh(&format!(
@@ -184,7 +184,7 @@ fn closing_the_runner_kills_everything() {
 
 #[test]
 fn a_dead_supervisor_is_replaced_and_its_attempts_are_told() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     lab.start(
         0,
         sh(&format!(
@@ -214,7 +214,7 @@ fn node_to_be_killed() {
     if std::env::var_os("TEST_NODE_TO_BE_KILLED").is_none() {
         return;
     }
-    let lab = Lab::new();
+    let lab = WorkerLab::new();
     lab.start(
         0,
         sh(&format!(

@@ -25,13 +25,13 @@ const TOKEN: StreamToken = [5; 16];
 
 /// Says that the worker is called for, hears what it answers, and lets it go when told.
 #[derive(Default)]
-struct Host {
+struct PoolHost {
     heard: Mutex<Vec<FromWorker>>,
     release: Mutex<Option<oneshot::Receiver<bool>>>,
     from: Mutex<Vec<NodeId>>,
 }
 
-impl Host {
+impl PoolHost {
     async fn serve(&self, mut worker: Box<dyn PeerStream>) -> io::Result<()> {
         let mut bytes = Vec::new();
         // The shim knows no such class, and says so.
@@ -63,7 +63,7 @@ impl Host {
 
 /// One host for both ways to it.
 #[derive(Clone, Default)]
-struct Fake(Arc<Host>);
+struct Fake(Arc<PoolHost>);
 
 impl StreamHost for Fake {
     fn has(&self, token: &StreamToken) -> bool {
@@ -104,10 +104,10 @@ impl Streams for Fake {
     }
 }
 
-fn lab() -> (Lab, Fake) {
+fn lab() -> (WorkerLab, Fake) {
     let fake = Fake::default();
     (
-        Lab::with_pools(Some(PoolLinks {
+        WorkerLab::with_pools(Some(PoolLinks {
             host: Arc::new(fake.clone()),
             streams: Arc::new(fake.clone()),
         })),
@@ -151,7 +151,7 @@ fn a_pool_that_is_gone_or_never_was_is_the_nodes_trouble() {
         "{record:?}"
     );
     assert_eq!(*fake.0.from.lock().unwrap(), [HERE]);
-    let mut alone = Lab::new();
+    let mut alone = WorkerLab::new();
     let record = alone.run(spec(HERE, TOKEN, "python3"));
     assert!(
         matches!(failure(&record), Failure::Inputs(why) if why.contains("no way to pools")),

@@ -73,14 +73,14 @@ class Quiet:
 "#;
 
 struct PythonLab {
-    lab: Lab,
+    lab: WorkerLab,
     inputs: BlobHash,
     notes: PathBuf,
 }
 
 impl PythonLab {
     fn new() -> Self {
-        let lab = Lab::new();
+        let lab = WorkerLab::new();
         let inputs = upload(&lab, "lib/mine.py", MODULE.as_bytes());
         let notes = lab.dir.path().join("notes");
         Self { lab, inputs, notes }
@@ -133,7 +133,7 @@ impl PythonLab {
     }
 }
 
-pub fn upload(lab: &Lab, path: &str, bytes: &[u8]) -> BlobHash {
+pub fn upload(lab: &WorkerLab, path: &str, bytes: &[u8]) -> BlobHash {
     let hash = lab.store.blobs().put_bytes(bytes).unwrap();
     let files = vec![FileEntry {
         path: path.into(),
@@ -433,7 +433,7 @@ fn a_running_calls_log_can_be_read_and_stays_bounded() {
         ..lab.spec("")
     };
     lab.start_spec(0, spec, "talk", 500_000);
-    let read = |lab: &Lab| lab.workers().read_log(stdout_from(0));
+    let read = |lab: &WorkerLab| lab.workers().read_log(stdout_from(0));
     until("the first lines", || {
         read(&lab.lab)
             .is_ok_and(|(bytes, _)| bytes.starts_with(b"init speaks\nrun speaks\nfirst\n"))
@@ -468,7 +468,7 @@ fn too_much_memory_ends_the_worker() {
         python: "python3".into(),
         role,
     }));
-    let mut fresh = Lab::new();
+    let mut fresh = WorkerLab::new();
     upload(&fresh, "hog.py", hog.as_bytes());
     fresh.start(0, spec);
     assert_eq!(

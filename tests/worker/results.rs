@@ -8,7 +8,7 @@ use nodectl::{
 
 #[test]
 fn short_streams_are_inside_the_record_and_long_ones_are_blobs() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let record = lab.sh("echo out; echo err >&2");
     assert_eq!(
         (record.stdout.tail.as_slice(), record.stdout.blob),
@@ -23,7 +23,7 @@ fn short_streams_are_inside_the_record_and_long_ones_are_blobs() {
 
 #[test]
 fn a_stream_past_its_limit_keeps_both_ends_and_says_what_is_missing() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let mut long = sh(
         "echo first; yes middle | head -c 500000; sleep 0.3; yes middle | head -c 400000; echo last",
     );
@@ -47,9 +47,9 @@ fn a_stream_past_its_limit_keeps_both_ends_and_says_what_is_missing() {
 
 #[test]
 fn a_running_stream_can_be_read() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     lab.start(0, sh("echo begun; while [ ! -e go ]; do sleep 0.01; done"));
-    let read = |lab: &Lab, offset| lab.workers().read_log(stdout_from(offset));
+    let read = |lab: &WorkerLab, offset| lab.workers().read_log(stdout_from(offset));
     until("the first line", || {
         read(&lab, 0).is_ok_and(|(bytes, ended)| bytes == b"begun\n" && !ended)
     });
@@ -63,7 +63,7 @@ fn a_running_stream_can_be_read() {
 
 #[test]
 fn a_result_is_the_last_marked_line_or_the_file() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     assert_eq!(
         lab.sh("echo x; echo 'nodectl-result: {\"a\": [1, 2]}'")
             .value
@@ -106,7 +106,7 @@ fn a_result_is_the_last_marked_line_or_the_file() {
 
 #[test]
 fn outputs_are_kept_by_pattern() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let mut spec = sh(
         "mkdir -p a/b; echo 1 > x.dat; echo 2 > a/y.dat; echo 3 > a/b/z.txt; chmod +x x.dat; ln -s ../x.dat a/link.dat",
     );
@@ -131,7 +131,7 @@ fn outputs_are_kept_by_pattern() {
 
 #[test]
 fn a_pattern_without_a_file_fails_a_task_that_went_well_only() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let with_output = |script: &str| {
         let mut spec = sh(script);
         spec.outputs = vec!["*.dat".into()];
@@ -146,7 +146,7 @@ fn a_pattern_without_a_file_fails_a_task_that_went_well_only() {
 
 #[test]
 fn outputs_that_are_no_files_of_the_task_are_refused() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     for (script, told) in [
         ("ln -s /etc/passwd out", "/etc/passwd, outside"),
         ("ln -s nowhere out", "out: No such file"),
@@ -169,7 +169,7 @@ fn outputs_that_are_no_files_of_the_task_are_refused() {
 
 #[test]
 fn outputs_past_the_limit_together_are_refused() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let mut spec = sh("for i in 1 2 3; do head -c 500000 /dev/zero > $i.bin; done");
     spec.outputs = vec!["*.bin".into()];
     match failure(&lab.run(spec)) {
@@ -190,7 +190,7 @@ fn outputs_past_the_limit_together_are_refused() {
 /// A placeholder's value is a pattern too, and what compiles one calls itself for each brace.
 #[test]
 fn a_pattern_that_grew_by_its_placeholders_fails_its_task_only() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let nested = |depth: usize| format!("{}a{}", "{".repeat(depth), "}".repeat(depth));
     let many = format!("{{{}}}", ",".repeat(3_000));
     for (value, told) in [
@@ -219,7 +219,7 @@ fn a_pattern_that_grew_by_its_placeholders_fails_its_task_only() {
 
 #[test]
 fn a_running_stream_that_became_something_else_is_not_read() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let secret = lab.dir.path().join("secret");
     std::fs::write(&secret, "secret").unwrap();
     for change in [

@@ -15,7 +15,7 @@ fn state(pid: i32) -> Option<char> {
 
 /// A task that has four seconds, and ends once there is a file `go` in its directory. It and a
 /// child in a session of its own.
-fn waiting(lab: &mut Lab) -> [i32; 2] {
+fn waiting(lab: &mut WorkerLab) -> [i32; 2] {
     let script = "setsid sh -c 'echo $$ > child; while ! [ -e go ]; do :; done' & \
                   echo $$ > main; while ! [ -e go ]; do :; done; wait";
     lab.start(
@@ -41,7 +41,7 @@ fn waiting(lab: &mut Lab) -> [i32; 2] {
 
 #[test]
 fn a_task_stands_still_and_its_time_with_it() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     let pids = waiting(&mut lab);
     let begun = Instant::now();
     lab.workers().suspend(true);
@@ -72,7 +72,7 @@ fn a_task_stands_still_and_its_time_with_it() {
 
 #[test]
 fn what_starts_later_stands_still_too_and_can_be_stopped() {
-    let mut lab = Lab::new();
+    let mut lab = WorkerLab::new();
     lab.workers().suspend(true);
     lab.start(0, sh("exec sleep 1000"));
     loop {

@@ -2,7 +2,7 @@
 //! does not give them, and which of them have no meaning here.
 
 /// A key of a section.
-pub(super) struct Key {
+pub(super) struct ConfigKey {
     pub(super) name: &'static str,
     /// The value that integrator takes where the key is absent; empty for none.
     pub(super) default: &'static str,
@@ -10,16 +10,16 @@ pub(super) struct Key {
     pub(super) unused: Option<&'static str>,
 }
 
-const fn used(name: &'static str, default: &'static str) -> Key {
-    Key {
+const fn used(name: &'static str, default: &'static str) -> ConfigKey {
+    ConfigKey {
         name,
         default,
         unused: None,
     }
 }
 
-const fn unused(name: &'static str, why: &'static str) -> Key {
-    Key {
+const fn unused(name: &'static str, why: &'static str) -> ConfigKey {
+    ConfigKey {
         name,
         default: "",
         unused: Some(why),
@@ -35,7 +35,7 @@ const NO_PYTHON: &str = "workers need no Python";
 const OF_SLURM: &str = "workers need no directory of their own";
 
 /// Every section with its keys.
-pub(super) const SECTIONS: [(&str, &[Key]); 5] = [
+pub(super) const SECTIONS: [(&str, &[ConfigKey]); 5] = [
     (
         DATASET,
         &[
@@ -112,7 +112,7 @@ pub(super) const SECTIONS: [(&str, &[Key]); 5] = [
 pub(super) const MOVED: [&str; 2] = ["detector", "mask_file"];
 
 /// The key of a section.
-pub(super) fn key(section: &str, name: &str) -> Option<&'static Key> {
+pub(super) fn key(section: &str, name: &str) -> Option<&'static ConfigKey> {
     let (_, keys) = SECTIONS.iter().find(|(known, _)| *known == section)?;
     keys.iter().find(|key| key.name == name)
 }

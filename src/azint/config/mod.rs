@@ -37,7 +37,7 @@ use self::{
     text::{ConfigFile, parse},
 };
 use super::{
-    chain::{self, CommonKeys, InputFiles, Request, Strategy},
+    chain::{self, CommonKeys, InputFiles, IntegrationRequest, Strategy},
     counts::Count,
     datasets::{self, Named},
     plan::{EngineRequest, Existing, OnBadFrames},
@@ -73,7 +73,7 @@ fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
     if !notes.is_empty() {
         notes.insert(0, "of the configuration's keys:".into());
     }
-    let request = Request {
+    let request = IntegrationRequest {
         named,
         dataset: None,
         directories: Vec::new(),
@@ -102,7 +102,7 @@ fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
         notes,
     };
     let request = match context.following {
-        Some(_) => Request {
+        Some(_) => IntegrationRequest {
             strategy: Strategy::Split,
             ..request
         },

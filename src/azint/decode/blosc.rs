@@ -23,7 +23,7 @@ const CUT: DecodeError = DecodeError::Damaged("its Blosc data ends too early");
 const LONG: DecodeError = DecodeError::Damaged("a block of Blosc is longer than it should be");
 
 /// What the header says.
-struct Header {
+struct BloscHeader {
     flags: u8,
     /// Bytes of an element.
     size: usize,
@@ -37,7 +37,7 @@ pub(super) fn decode(
     target: &mut [u8],
     buffers: &mut FilterBuffers,
 ) -> Result<(), DecodeError> {
-    let header = Header::read(source, target.len())?;
+    let header = BloscHeader::read(source, target.len())?;
     if header.flags & STORED != 0 {
         let plain = source.get(HEADER..HEADER + target.len()).ok_or(CUT)?;
         target.copy_from_slice(plain);
@@ -62,7 +62,7 @@ pub(super) fn decode(
     decoded
 }
 
-impl Header {
+impl BloscHeader {
     fn read(source: &[u8], expected: usize) -> Result<Self, DecodeError> {
         let [_, _, flags, size] = *source.first_chunk::<4>().ok_or(CUT)?;
         let (found, block) = (number(source, 4)?, number(source, 8)?);

@@ -17,10 +17,10 @@ pub struct FilterSpec {
 
 /// The filters of a dataset, in the order of writing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pipeline(Vec<Step>);
+pub struct Pipeline(Vec<DecodeStep>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+enum DecodeStep {
     Deflate,
     Shuffle { size: usize },
     Fletcher32,
@@ -67,15 +67,15 @@ impl Pipeline {
             let parameter =
                 |index: usize| filter.parameters.get(index).map(|value| *value as usize);
             Ok(match filter.id {
-                1 => Step::Deflate,
-                2 => Step::Shuffle {
+                1 => DecodeStep::Deflate,
+                2 => DecodeStep::Shuffle {
                     size: parameter(0).filter(|size| *size > 0).unwrap_or(size),
                 },
-                3 => Step::Fletcher32,
-                32000 => Step::Lzf,
-                32001 => Step::Blosc,
-                32004 => Step::Lz4,
-                32015 => Step::Zstd,
+                3 => DecodeStep::Fletcher32,
+                32000 => DecodeStep::Lzf,
+                32001 => DecodeStep::Blosc,
+                32004 => DecodeStep::Lz4,
+                32015 => DecodeStep::Zstd,
                 32008 => {
                     let compression = match parameter(4).unwrap_or(0) {
                         0 => BlockCompression::None,
@@ -93,7 +93,7 @@ impl Pipeline {
                             "bitshuffle of elements that are not 1, 2, 4 or 8 bytes",
                         ));
                     }
-                    Step::Bitshuffle(Bitshuffle {
+                    DecodeStep::Bitshuffle(Bitshuffle {
                         size,
                         block: parameter(3).unwrap_or(0),
                         compression,
@@ -116,7 +116,7 @@ impl Pipeline {
         let mut applied = self.applied(mask);
         match (applied.next(), applied.next()) {
             (None, _) => Some(ChunkPieces::plain(source, length)),
-            (Some(Step::Bitshuffle(bitshuffle)), None) => Some(
+            (Some(DecodeStep::Bitshuffle(bitshuffle)), None) => Some(
                 bitshuffle
                     .pieces(source, length)
                     .map(|pieces| ChunkPieces(FilterKind::Bitshuffle(pieces))),
@@ -136,14 +136,15 @@ impl Pipeline {
     ) -> Option<ChunkBlocks<'s>> {
         let mut applied = self.applied(mask);
         match (applied.next(), applied.next()) {
-            (Some(Step::Bitshuffle(bitshuffle)), None) => bitshuffle.blocks(source, length),
+            (Some(DecodeStep::Bitshuffle(bitshuffle)), None) => bitshuffle.blocks(source, length),
             _ => None,
         }
     }
 
     /// The steps of a chunk, in the order of writing.
-    fn applied(&self, mask: u32) -> impl DoubleEndedIterator<Item = &Step> {
-        let applied = move |(index, _): &(usize, &Step)| *index >= 32 || mask >> index & 1 == 0;
+    fn applied(&self, mask: u32) -> impl DoubleEndedIterator<Item = &DecodeStep> {
+        let applied =
+            move |(index, _): &(usize, &DecodeStep)| *index >= 32 || mask >> index & 1 == 0;
         self.0
             .iter()
             .enumerate()
@@ -160,7 +161,7 @@ impl Pipeline {
         target: &mut [u8],
         scratch: &mut Scratch,
     ) -> Result<(), DecodeError> {
-        let steps: Vec<&Step> = self.applied(mask).rev().collect();
+        let steps: Vec<&DecodeStep> = self.applied(mask).rev().collect();
         let Some((last, before)) = steps.split_last() else {
             if source.len() != target.len() {
                 return Err(DecodeError::Size {
@@ -179,7 +180,7 @@ impl Pipeline {
                 // A checksum shortens; everything else that comes before the last step keeps the
                 // length of the elements.
                 let length = match step {
-                    Step::Fletcher32 => {
+                    DecodeStep::Fletcher32 => {
                         let length = if is_first { source.len() } else { from.len() };
                         length
                             .checked_sub(CHECKSUM_BYTES)
@@ -203,7 +204,7 @@ impl Pipeline {
 /// Fletcher32 appends four bytes.
 const CHECKSUM_BYTES: usize = 4;
 
-impl Step {
+impl DecodeStep {
     fn decode(
         &self,
         source: &[u8],

@@ -11,13 +11,13 @@ use super::{
 use std::f64::consts::PI;
 
 /// One frame with all that is known of its pixels. `norm` is 0 where a pixel does not count.
-pub(super) struct Prepared {
+pub(super) struct PreparedFrame {
     signal: Vec<f32>,
     variance: Vec<f32>,
     norm: Vec<f32>,
 }
 
-impl Prepared {
+impl PreparedFrame {
     pub fn new(
         values: impl Iterator<Item = f32>,
         corrections: &Corrections,
@@ -79,7 +79,7 @@ impl PixelShare {
 /// The sums of every bin, after the filter if there is one.
 pub(super) fn sums(
     rows: &BinRows,
-    frame: &Prepared,
+    frame: &PreparedFrame,
     model: ErrorModel,
     filter: Option<Filter>,
 ) -> Vec<Sums> {

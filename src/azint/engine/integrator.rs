@@ -2,7 +2,7 @@
 //! patterns.
 
 use super::{
-    bins::{self, Prepared},
+    bins::{self, PreparedFrame},
     cache,
     corrections::{Corrections, Dummy},
     cpu, detectors,
@@ -395,9 +395,10 @@ impl Integrator {
         );
         let of_frame = |frame: usize| {
             let values = values(frames, frame);
-            let prepared = Prepared::new(values, &self.shared.corrections, dummy, model, |pixel| {
-                self.shared.corrections.is_valid(pixel, &dummy)
-            });
+            let prepared =
+                PreparedFrame::new(values, &self.shared.corrections, dummy, model, |pixel| {
+                    self.shared.corrections.is_valid(pixel, &dummy)
+                });
             self.shared
                 .regions
                 .iter()

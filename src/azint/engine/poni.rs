@@ -30,7 +30,7 @@ const KEYS: &[&str] = &[
 ];
 
 /// A value with the number of its line, from 1.
-struct Entry<'a> {
+struct PoniEntry<'a> {
     line: usize,
     value: &'a str,
 }
@@ -79,7 +79,7 @@ impl Geometry {
     }
 }
 
-fn entries(text: &str) -> Result<BTreeMap<String, Entry<'_>>, IntegratorError> {
+fn entries(text: &str) -> Result<BTreeMap<String, PoniEntry<'_>>, IntegratorError> {
     let mut entries = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
         let line_number = index + 1;
@@ -95,7 +95,7 @@ fn entries(text: &str) -> Result<BTreeMap<String, Entry<'_>>, IntegratorError> {
         }
         entries.insert(
             key,
-            Entry {
+            PoniEntry {
                 line: line_number,
                 value: value.trim(),
             },
@@ -122,7 +122,7 @@ fn entries(text: &str) -> Result<BTreeMap<String, Entry<'_>>, IntegratorError> {
     Ok(entries)
 }
 
-fn number(key: &str, entry: &Entry<'_>) -> Result<Option<f64>, IntegratorError> {
+fn number(key: &str, entry: &PoniEntry<'_>) -> Result<Option<f64>, IntegratorError> {
     if entry.value.eq_ignore_ascii_case("none") || entry.value.is_empty() {
         return Ok(None);
     }
@@ -142,7 +142,7 @@ fn wrong(line: usize, problem: String) -> IntegratorError {
 /// The detector of any version: by its name, its configuration, or version 1's pixel sizes. With
 /// its sensor, if that is told.
 fn detector(
-    entries: &BTreeMap<String, Entry<'_>>,
+    entries: &BTreeMap<String, PoniEntry<'_>>,
 ) -> Result<(DetectorSettings, Option<Sensor>), IntegratorError> {
     let number = |key| {
         entries
@@ -174,7 +174,7 @@ fn detector(
 fn configure(
     detector: &mut DetectorSettings,
     sensor: &mut Option<Sensor>,
-    entry: &Entry<'_>,
+    entry: &PoniEntry<'_>,
 ) -> Result<(), IntegratorError> {
     let wrong = |problem: String| wrong(entry.line, format!("`Detector_config`: {problem}"));
     let config: Value =

@@ -21,7 +21,7 @@ struct Reference {
 }
 
 /// Frames, as long as a case needs them.
-struct Stack {
+struct CaseFrames {
     array: Array,
     frames: usize,
     shape: [usize; 2],
@@ -37,7 +37,7 @@ fn scatter(pixel: usize, salt: u64) -> u64 {
 }
 
 /// The frames of a case that are noise.
-fn noise(case: &Value) -> Stack {
+fn noise(case: &Value) -> CaseFrames {
     let shape: [usize; 2] = serde_json::from_value(case["shape"].clone()).expect("a shape");
     let dead = match &case["dead"] {
         Value::Null => None,
@@ -67,7 +67,7 @@ fn noise(case: &Value) -> Stack {
         scalar,
         shape: vec![1, shape[0] as u64, shape[1] as u64],
     };
-    Stack {
+    CaseFrames {
         array: Array {
             info,
             bytes: convert(bytes, Scalar::F64, scalar),
@@ -145,7 +145,7 @@ impl Reference {
         Image { shape, values }
     }
 
-    fn stack(&self, case: &Value) -> Stack {
+    fn stack(&self, case: &Value) -> CaseFrames {
         let Some(set) = case.get("set").and_then(Value::as_str) else {
             return noise(case);
         };
@@ -156,7 +156,7 @@ impl Reference {
             .iter()
             .map(|extent| *extent as usize)
             .collect();
-        Stack {
+        CaseFrames {
             array,
             frames: extents[0],
             shape: [extents[1], extents[2]],
@@ -164,7 +164,7 @@ impl Reference {
     }
 }
 
-impl Stack {
+impl CaseFrames {
     fn frames(&self) -> Frames<'_> {
         let bytes = &self.array.bytes;
         let pixels = match self.array.info.scalar {
@@ -241,7 +241,7 @@ fn settings(case: &Value) -> IntegrationSettings {
     }
 }
 
-fn images(reference: &Reference, case: &Value, stack: &Stack) -> Images {
+fn images(reference: &Reference, case: &Value, stack: &CaseFrames) -> Images {
     let shape = stack.shape;
     let Some(set) = case.get("set").and_then(Value::as_str) else {
         let image = |name: &str| case.get(name).map(|_| noisy_image(name, shape));

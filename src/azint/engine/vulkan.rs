@@ -9,7 +9,7 @@ mod tests;
 
 pub(super) use self::queue::FrameQueue;
 use self::{
-    batch::{BatchContent, BlockLayout, FrameBatch, FrameLayout, SlotSize, groups},
+    batch::{BatchContent, BatchLayout, BlockLayout, FrameBatch, SlotSize, groups},
     queue::BatchQueue,
 };
 use super::{
@@ -50,7 +50,7 @@ const COPIED_AT_ONCE: usize = 4 << 20;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// For each region and frame, the sums of all bins.
-pub(super) type RegionSums = Vec<Vec<Vec<Sums>>>;
+pub(super) type BatchSums = Vec<Vec<Vec<Sums>>>;
 
 impl From<DeviceError> for IntegrationError {
     fn from(error: DeviceError) -> Self {
@@ -69,17 +69,17 @@ pub(super) struct VulkanEngine {
     /// The most bytes of a binding.
     bindable: u64,
     /// One for each kind of dummies that frames have had: one, as a rule.
-    plans: Mutex<Vec<Arc<Plan>>>,
+    plans: Mutex<Vec<Arc<FramePlan>>>,
 }
 
 /// What is prepared for frames with some kind of dummies.
-struct Plan {
+struct FramePlan {
     dummy: Dummy,
     /// In the order of regions and their bins.
     parts: Vec<Uploaded>,
     constants: DeviceBuffer,
     /// Locked while a batch's calls are queued: they take effect in that order.
-    slots: Mutex<Slots>,
+    slots: Mutex<BatchSlots>,
 }
 
 /// Bins of a region, with their part of its matrix on the device: all of them, unless that is more
@@ -95,13 +95,13 @@ struct Uploaded {
 }
 
 #[derive(Default)]
-struct Slots {
+struct BatchSlots {
     next: usize,
-    slots: Vec<Slot>,
+    slots: Vec<BatchSlot>,
 }
 
 /// Memory of a batch, and the recordings that work on it.
-struct Slot {
+struct BatchSlot {
     size: SlotSize,
     frames: DeviceBuffer,
     sums: Vec<DeviceBuffer>,
@@ -110,7 +110,7 @@ struct Slot {
     places: DeviceBuffer,
     faults: DeviceBuffer,
     /// By the layout of the frames and their count.
-    recordings: BTreeMap<(FrameLayout, usize), DeviceRecording>,
+    recordings: BTreeMap<(BatchLayout, usize), DeviceRecording>,
 }
 
 /// The sums of a batch, for each region, on their way.
@@ -152,7 +152,7 @@ impl VulkanEngine {
         &self,
         job: &EngineJob<'_>,
         frames: &Frames<'_>,
-    ) -> Result<RegionSums, IntegrationError> {
+    ) -> Result<BatchSums, IntegrationError> {
         let Some(mut queue) = self.frames(*job, &frames.pixels, frames.frames)? else {
             let pixels = frames.shape[0] * frames.shape[1];
             let (bytes, most) = (pixels * frames.pixels.bytes_per_pixel(), self.batch_bytes());
@@ -190,7 +190,7 @@ impl VulkanEngine {
         job: &EngineJob<'_>,
         pixels: &Pixels<'_>,
         chunks: &[ChunkBlocks<'_>],
-    ) -> Result<Option<RegionSums>, IntegrationError> {
+    ) -> Result<Option<BatchSums>, IntegrationError> {
         let Some(blocks) = BlockLayout::of(chunks) else {
             return Ok(None);
         };
@@ -215,7 +215,7 @@ impl VulkanEngine {
         BATCH_BYTES.min(self.bindable).min(limits.buffer_bytes) as usize & !3
     }
 
-    fn plan(&self, job: &EngineJob<'_>) -> Result<Arc<Plan>, IntegrationError> {
+    fn plan(&self, job: &EngineJob<'_>) -> Result<Arc<FramePlan>, IntegrationError> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = plans.iter().find(|plan| plan.dummy == job.dummy) {
             return Ok(plan.clone());
@@ -241,7 +241,7 @@ impl VulkanEngine {
         for (number, region) in job.regions.iter().enumerate() {
             self.upload_region(number, region, &mut parts)?;
         }
-        let plan = Arc::new(Plan {
+        let plan = Arc::new(FramePlan {
             dummy: job.dummy,
             parts,
             constants: self.upload(bytemuck::cast_slice(&constants))?,
@@ -294,7 +294,7 @@ impl VulkanEngine {
     /// Queues the calls for a batch of frames.
     fn submit(
         &self,
-        plan: &Plan,
+        plan: &FramePlan,
         job: &EngineJob<'_>,
         batch: FrameBatch,
     ) -> Result<SumBatch, IntegrationError> {
@@ -348,11 +348,11 @@ impl VulkanEngine {
     /// The memory for a batch: what there is, if it is large enough.
     fn slot<'a>(
         &self,
-        plan: &Plan,
-        slots: &'a mut Vec<Slot>,
+        plan: &FramePlan,
+        slots: &'a mut Vec<BatchSlot>,
         index: usize,
         wanted: SlotSize,
-    ) -> Result<&'a mut Slot, IntegrationError> {
+    ) -> Result<&'a mut BatchSlot, IntegrationError> {
         let before = slots.get(index).map(|slot| slot.size);
         let size = before.unwrap_or_default().max(wanted);
         if before != Some(size) {
@@ -361,7 +361,7 @@ impl VulkanEngine {
                 .parts
                 .iter()
                 .map(|region| buffer(sums_bytes(region, size.frames)));
-            let slot = Slot {
+            let slot = BatchSlot {
                 size,
                 sums: sums.collect::<Result<_, _>>()?,
                 frames: buffer(size.pixels)?,
@@ -383,10 +383,10 @@ impl VulkanEngine {
     /// What is done with a batch once it is there.
     fn record(
         &self,
-        plan: &Plan,
+        plan: &FramePlan,
         job: &EngineJob<'_>,
-        slot: &Slot,
-        layout: &FrameLayout,
+        slot: &BatchSlot,
+        layout: &BatchLayout,
         frames: usize,
     ) -> Result<DeviceRecording, IntegrationError> {
         let mut steps = Vec::new();
@@ -435,8 +435,8 @@ impl VulkanEngine {
     /// Chunks to frames.
     fn decoding(
         &self,
-        slot: &Slot,
-        layout: &FrameLayout,
+        slot: &BatchSlot,
+        layout: &BatchLayout,
         blocks: BlockLayout,
         frames: usize,
     ) -> [RecordingStep; 2] {
@@ -500,7 +500,7 @@ fn fault_bytes(frames: usize) -> u64 {
 
 /// Waits for a batch. Whether all of its frames could be decoded.
 fn finish(
-    plan: &Plan,
+    plan: &FramePlan,
     batch: SumBatch,
     by_region: &mut [Vec<Vec<Sums>>],
 ) -> Result<bool, IntegrationError> {

@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 
 /// What was lent, and came back.
 #[derive(Default)]
-pub(super) struct SpareMemory(Mutex<Spare>);
+pub(super) struct SpareMemory(Mutex<SpareStacks>);
 
 #[derive(Default)]
-struct Spare {
+struct SpareStacks {
     free: Vec<Vec<u8>>,
     /// Taken and not given back. No more is kept, so that there is never more memory than was in
     /// use at once.

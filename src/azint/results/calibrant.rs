@@ -14,14 +14,14 @@ pub struct Calibrant {
 /// Where its rings come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum CalibrantRings {
-    Lattice(Lattice),
+    Lattice(CrystalLattice),
     /// Lines with a spacing in Å and, where they are known, Miller indices.
     Listed(&'static str),
 }
 
 /// A lattice, its constants in nm.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Lattice {
+enum CrystalLattice {
     Primitive(f64),
     FaceCentred(f64),
     Diamond(f64),
@@ -44,19 +44,19 @@ pub struct Ring {
 
 /// NIST's certificates at 22.5 °C have the constants of SRM 660c, 674b and 640f; the others are
 /// those that pyFAI takes, of AgBh from doi:10.1107/S0021889899012388.
-const LATTICES: [(&str, Lattice); 12] = [
-    ("LaB6", Lattice::Primitive(0.415_682_6)),
-    ("CeO2", Lattice::FaceCentred(0.541_165_3)),
-    ("Si", Lattice::Diamond(0.543_114_4)),
-    ("Al", Lattice::FaceCentred(0.404_95)),
-    ("Au", Lattice::FaceCentred(0.407_82)),
-    ("NaCl", Lattice::FaceCentred(0.564_01)),
-    ("Ni", Lattice::FaceCentred(0.352_387)),
-    ("Pt", Lattice::FaceCentred(0.392_31)),
-    ("diamond", Lattice::Diamond(0.356_68)),
-    ("AgBh", Lattice::Lamellar(5.838)),
-    ("alpha_Al2O3", Lattice::Corundum(0.475_70, 1.298_77)),
-    ("Cr2O3", Lattice::Corundum(0.495_90, 1.359_59)),
+const LATTICES: [(&str, CrystalLattice); 12] = [
+    ("LaB6", CrystalLattice::Primitive(0.415_682_6)),
+    ("CeO2", CrystalLattice::FaceCentred(0.541_165_3)),
+    ("Si", CrystalLattice::Diamond(0.543_114_4)),
+    ("Al", CrystalLattice::FaceCentred(0.404_95)),
+    ("Au", CrystalLattice::FaceCentred(0.407_82)),
+    ("NaCl", CrystalLattice::FaceCentred(0.564_01)),
+    ("Ni", CrystalLattice::FaceCentred(0.352_387)),
+    ("Pt", CrystalLattice::FaceCentred(0.392_31)),
+    ("diamond", CrystalLattice::Diamond(0.356_68)),
+    ("AgBh", CrystalLattice::Lamellar(5.838)),
+    ("alpha_Al2O3", CrystalLattice::Corundum(0.475_70, 1.298_77)),
+    ("Cr2O3", CrystalLattice::Corundum(0.495_90, 1.359_59)),
 ];
 
 /// Names, each with the lines of its rings.
@@ -157,7 +157,7 @@ impl Calibrant {
     }
 }
 
-impl Lattice {
+impl CrystalLattice {
     /// a and c.
     fn constants_nm(self) -> [f64; 2] {
         match self {

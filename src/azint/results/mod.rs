@@ -26,7 +26,7 @@ mod total;
 pub use calibrant::Calibrant;
 pub use finished::finished;
 pub use heatmap::HeatMap;
-pub use nexus::{About, NexusFile};
+pub use nexus::{FileMetadata, NexusFile};
 pub use peaks::{Peak, peaks, table};
 pub use plot::svg;
 pub use preview::Preview;

@@ -15,7 +15,7 @@ use std::{
 
 /// What stands in the file besides patterns.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct FileMetadata {
     /// The dataset's name.
     pub title: String,
     pub source_file: String,
@@ -38,14 +38,14 @@ pub struct About {
 
 /// What a file's patterns are of, as it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct PatternOrigin {
     pub source_file: String,
     pub fingerprint: String,
     /// Some frames have no patterns.
     pub has_bad_frames: bool,
 }
 
-impl Origin {
+impl PatternOrigin {
     /// None where it is no file of ours.
     pub fn of(path: &Path) -> Option<Self> {
         let file = H5File::open(path).ok()?;
@@ -76,7 +76,7 @@ pub struct NexusFile {
     file: H5File,
     temporary: PathBuf,
     path: PathBuf,
-    about: About,
+    about: FileMetadata,
     regions: Vec<RegionGroup>,
 }
 
@@ -86,13 +86,13 @@ struct RegionGroup {
     errors: Option<H5Dataset>,
 }
 
-type Written<T> = Result<T, String>;
+type WriteResult<T> = Result<T, String>;
 
 fn said(error: rust_hdf5::Hdf5Error) -> String {
     error.to_string()
 }
 
-impl About {
+impl FileMetadata {
     fn end(&self) -> u64 {
         self.first + self.frames
     }
@@ -115,7 +115,7 @@ impl RegionAxes {
 
 impl NexusFile {
     /// Begins a file that will be at `path`.
-    pub fn create(path: &Path, about: About, axes: Vec<RegionAxes>) -> Written<Self> {
+    pub fn create(path: &Path, about: FileMetadata, axes: Vec<RegionAxes>) -> WriteResult<Self> {
         let temporary = path.with_extension("h5.part");
         remove_if_there(&temporary).map_err(|error| error.to_string())?;
         let file = H5File::create(&temporary).map_err(said)?;
@@ -143,7 +143,7 @@ impl NexusFile {
     }
 
     /// Writes the patterns of some frames, in any order.
-    pub fn write(&mut self, part: &Part) -> Written<()> {
+    pub fn write(&mut self, part: &Part) -> WriteResult<()> {
         if part.regions.len() != self.regions.len() {
             return Err(format!(
                 "patterns of {} regions for {}",
@@ -156,7 +156,7 @@ impl NexusFile {
             part.first.checked_sub(self.about.first),
             end.is_some_and(|end| end <= self.about.end()),
         ) else {
-            let About { first, frames, .. } = self.about;
+            let FileMetadata { first, frames, .. } = self.about;
             return Err(format!(
                 "frames from {} on are not among the {frames} from {first} on",
                 part.first
@@ -188,7 +188,7 @@ impl NexusFile {
 
     /// Adds the means and the sums that they are made of, and the frames that have no patterns, and
     /// gives the file its name.
-    pub fn finish(self, totals: &[Total], bad: &[BadFrames]) -> Written<()> {
+    pub fn finish(self, totals: &[Total], bad: &[BadFrames]) -> WriteResult<()> {
         let entry = self.file.root_group().group("entry").map_err(said)?;
         for (region, total) in self.regions.iter().zip(totals) {
             let group = data(
@@ -234,7 +234,7 @@ impl NexusFile {
 }
 
 /// The numbers of frames whose patterns are NaN, and the reason beside each.
-fn bad_frames(entry: &H5Group, bad: &[BadFrames]) -> Written<()> {
+fn bad_frames(entry: &H5Group, bad: &[BadFrames]) -> WriteResult<()> {
     if bad.is_empty() {
         return Ok(());
     }
@@ -256,7 +256,7 @@ fn bad_frames(entry: &H5Group, bad: &[BadFrames]) -> Written<()> {
 }
 
 /// What patterns of more frames can be added to.
-fn sums(entry: &H5Group, axes: &RegionAxes, total: &Total) -> Written<()> {
+fn sums(entry: &H5Group, axes: &RegionAxes, total: &Total) -> WriteResult<()> {
     let group = class(entry, &name_of("sums", Some(axes)), "NXcollection")?;
     let all = [
         ("signal", Some(&total.signal)),
@@ -284,19 +284,19 @@ pub(super) fn name_of(base: &str, axes: Option<&RegionAxes>) -> String {
     }
 }
 
-fn class(parent: &H5Group, name: &str, class: &str) -> Written<H5Group> {
+fn class(parent: &H5Group, name: &str, class: &str) -> WriteResult<H5Group> {
     let group = parent.create_group(name).map_err(said)?;
     group.set_attr_string("NX_class", class).map_err(said)?;
     Ok(group)
 }
 
 /// A string, which h5py gives as one.
-fn text(group: &H5Group, name: &str, value: &str) -> Written<()> {
+fn text(group: &H5Group, name: &str, value: &str) -> WriteResult<()> {
     let scalar = group.write_vlen_strings(name, &[value]);
     scalar.map(drop).map_err(said)
 }
 
-fn attribute(dataset: &H5Dataset, name: &str, value: &str) -> Written<()> {
+fn attribute(dataset: &H5Dataset, name: &str, value: &str) -> WriteResult<()> {
     let attribute = dataset
         .new_attr::<VarLenUnicode>()
         .shape(())
@@ -305,7 +305,7 @@ fn attribute(dataset: &H5Dataset, name: &str, value: &str) -> Written<()> {
     attribute.write_string(value).map_err(said)
 }
 
-fn process(entry: &H5Group, about: &About) -> Written<()> {
+fn process(entry: &H5Group, about: &FileMetadata) -> WriteResult<()> {
     let process = class(entry, "process", "NXprocess")?;
     text(&process, "program", "nodectl")?;
     text(&process, "version", env!("CARGO_PKG_VERSION"))?;
@@ -331,9 +331,9 @@ fn data(
     entry: &H5Group,
     name: &str,
     axes: &RegionAxes,
-    about: &About,
+    about: &FileMetadata,
     over_frames: bool,
-) -> Written<H5Group> {
+) -> WriteResult<H5Group> {
     let group = class(entry, name, "NXdata")?;
     group.set_attr_string("signal", "data").map_err(said)?;
     group
@@ -376,7 +376,7 @@ fn data(
     Ok(group)
 }
 
-fn axis(group: &H5Group, name: &str, values: &[f64], units: &str, long: &str) -> Written<()> {
+fn axis(group: &H5Group, name: &str, values: &[f64], units: &str, long: &str) -> WriteResult<()> {
     let dataset = group
         .new_dataset::<f64>()
         .shape([values.len()])
@@ -387,7 +387,7 @@ fn axis(group: &H5Group, name: &str, values: &[f64], units: &str, long: &str) ->
     attribute(&dataset, "long_name", long)
 }
 
-fn region(entry: &H5Group, about: &About, axes: RegionAxes) -> Written<RegionGroup> {
+fn region(entry: &H5Group, about: &FileMetadata, axes: RegionAxes) -> WriteResult<RegionGroup> {
     let group = data(entry, &name_of("result", Some(&axes)), &axes, about, true)?;
     let shape: Vec<usize> = [about.frames as usize]
         .into_iter()

@@ -6,8 +6,8 @@ use super::{
 };
 use nodectl_formats::ArrayLocation;
 
-fn about(frames: u64, has_errors: bool) -> super::About {
-    super::About {
+fn about(frames: u64, has_errors: bool) -> super::FileMetadata {
+    super::FileMetadata {
         title: "lab6".into(),
         source_file: "/data/lab6.h5".into(),
         source_dataset: "entry/data".into(),
@@ -71,7 +71,7 @@ fn parts_in_any_order_make_the_file() {
     };
     let frames = frames.read().unwrap().bytes;
     assert_eq!(frames, [2u64, 3].map(u64::to_le_bytes).concat());
-    let origin = nexus::Origin::of(&path).expect("it says so");
+    let origin = nexus::PatternOrigin::of(&path).expect("it says so");
     assert_eq!(
         (&*origin.source_file, &*origin.fingerprint),
         ("/data/lab6.h5", "0123")
@@ -121,7 +121,7 @@ fn a_finished_part_is_read_as_it_was_written() {
         azimuthal_deg: None,
     };
     let axes = vec![cake, line];
-    let about = super::About {
+    let about = super::FileMetadata {
         first: 3,
         ..about(2, true)
     };

@@ -6,7 +6,8 @@ use crate::{
     frames::Stack,
     plan::{DatasetPlan, IntegratePlan},
     results::{
-        About, BadFrames, HeatMap, NexusFile, Part, Preview, Total, nexus::RegionAxes, svg, table,
+        BadFrames, FileMetadata, HeatMap, NexusFile, Part, Preview, Total, nexus::RegionAxes, svg,
+        table,
     },
 };
 use nodectl_types::units::{counted, format_duration};
@@ -136,8 +137,8 @@ pub fn about(
     frames: Range<u64>,
     fingerprint: &str,
     engine: &str,
-) -> About {
-    About {
+) -> FileMetadata {
+    FileMetadata {
         title: dataset.name.clone(),
         source_file: dataset.path.display().to_string(),
         source_dataset: stack.dataset.clone(),

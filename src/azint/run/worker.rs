@@ -16,7 +16,7 @@ use crate::{
     },
     results::{
         BadFrames, HeatMap, Part, Preview,
-        nexus::{Origin, RegionAxes},
+        nexus::{PatternOrigin, RegionAxes},
     },
 };
 use nodectl_builtin::{BuiltinPart, Call, CallError};
@@ -159,7 +159,7 @@ impl IntegrateWorker {
         let monitors = monitors(plan, dataset, &stack)?;
         let failed = |why: String| CallError::Task(format!("{}: {why}", dataset.name));
         let mut kept = Kept::anywhere(plan, dataset, &stack, &call.dir);
-        let mut results = Results {
+        let mut results = DatasetResults {
             plan,
             dataset,
             stack: &stack,
@@ -231,7 +231,7 @@ impl IntegrateWorker {
 }
 
 /// A dataset's results while they come together. Each part is read once, and written at once.
-struct Results<'r> {
+struct DatasetResults<'r> {
     plan: &'r IntegratePlan,
     dataset: &'r DatasetPlan,
     stack: &'r Stack,
@@ -240,7 +240,7 @@ struct Results<'r> {
     output: Option<OutputFiles<'r>>,
 }
 
-impl<'r> Results<'r> {
+impl<'r> DatasetResults<'r> {
     fn output(
         &mut self,
         axes: &[RegionAxes],
@@ -323,7 +323,7 @@ fn existing(
         return fails("exists".into(), hint);
     }
     let another = "give the results another directory as `output`, or remove the file";
-    let Some(origin) = Origin::of(&path) else {
+    let Some(origin) = PatternOrigin::of(&path) else {
         return fails(
             "exists, and does not say what it was made of".into(),
             another,

@@ -179,7 +179,7 @@ pub struct ResultsArgs {
     /// Which task is marked as the best in the picture: the one with the least or with the greatest
     /// value [default: as the job's sweep says]
     #[arg(long, value_name = "GOAL", requires = "plot")]
-    pub goal: Option<Goal>,
+    pub goal: Option<GoalArg>,
     /// The picture's file, SVG or PNG by its ending [default: `<name>-<job id>.svg` here]
     #[arg(long, value_name = "FILE", requires = "plot")]
     pub plot_to: Option<PathBuf>,
@@ -189,7 +189,7 @@ pub struct ResultsArgs {
 
 /// Which values are the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Goal {
+pub enum GoalArg {
     Min,
     Max,
 }

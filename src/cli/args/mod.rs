@@ -29,7 +29,7 @@ use trust::{BAN_NOTES, FORGET_NOTES};
 
 pub use common::{JsonArgs, ListArgs, ListingArgs, WatchArgs};
 pub use jobs::{
-    AddArgs, AttachArgs, CancelArgs, CloseArgs, CommandArgs, ExplainArgs, FollowArgs, Goal,
+    AddArgs, AttachArgs, CancelArgs, CloseArgs, CommandArgs, ExplainArgs, FollowArgs, GoalArg,
     JobArgs, JobsArgs, LogsArgs, PlotSpec, RemoveArgs, ReportArgs, ResultsArgs, RetryArgs, RunArgs,
     TaskStates,
 };

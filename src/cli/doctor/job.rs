@@ -1,8 +1,8 @@
 //! `doctor JOB.toml`: whether the nodes have what a job needs, and what to type where one lacks it.
 
 use super::{
-    needs::{self, Need, Needs},
-    probe::{self, Answer},
+    needs::{self, Requirement, Requirements},
+    probe::{self, ProbeReply},
 };
 use crate::exit::CliError;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -67,7 +67,7 @@ async fn on_nodes(
     let needs = needs::of(job);
     let alive: Vec<&Node> = nodes.iter().filter(|node| node.alive).collect();
     let each = stream::iter(alive.iter().map(|node| on_node(client, job, &needs, node)));
-    let mut each: Vec<Seen> = each.buffered(ASKED_AT_ONCE).try_collect().await?;
+    let mut each: Vec<NodeSeen> = each.buffered(ASKED_AT_ONCE).try_collect().await?;
     let can_run = each.iter().filter(|seen| seen.may_run).count();
     let mut findings: Vec<Finding> = each.drain(..).flat_map(|seen| seen.findings).collect();
     let at_once = job.draft.work.gang.map_or(1, |gang| gang.nodes);
@@ -85,7 +85,7 @@ async fn on_nodes(
 }
 
 /// What was seen on a node.
-struct Seen {
+struct NodeSeen {
     findings: Vec<Finding>,
     /// The cluster would give it tasks of the job.
     may_run: bool,
@@ -94,10 +94,10 @@ struct Seen {
 async fn on_node(
     client: &Client,
     job: &PlannedJob,
-    needs: &Needs,
+    needs: &Requirements,
     node: &Node,
-) -> Result<Seen, CliError> {
-    let apart = |why: String| Seen {
+) -> Result<NodeSeen, CliError> {
+    let apart = |why: String| NodeSeen {
         findings: vec![note(&node.name, why, None)],
         may_run: false,
     };
@@ -111,13 +111,13 @@ async fn on_node(
         return Ok(apart(lacking));
     }
     let work = &job.draft.work;
-    let all: Vec<Need> = needs.keys().cloned().collect();
+    let all: Vec<Requirement> = needs.keys().cloned().collect();
     let asked = probe::ask(client, &node.name, &job.draft.place, &work.env, &all).await?;
     let lacks = match asked {
-        Answer::None(why) => return Ok(apart(why)),
-        Answer::Lacks(lacks) => lacks,
+        ProbeReply::None(why) => return Ok(apart(why)),
+        ProbeReply::Lacks(lacks) => lacks,
     };
-    Ok(Seen {
+    Ok(NodeSeen {
         findings: told(&node.name, needs, &lacks),
         may_run: true,
     })
@@ -154,35 +154,35 @@ fn too_small(draft: &JobDraft, node: &Node) -> Option<String> {
 }
 
 /// Modules of an interpreter that is not there are not worth a word of their own.
-fn told(node: &str, needs: &Needs, lacks: &BTreeSet<Need>) -> Vec<Finding> {
-    let lacks_program = |name: &String| lacks.contains(&Need::Program(name.clone()));
+fn told(node: &str, needs: &Requirements, lacks: &BTreeSet<Requirement>) -> Vec<Finding> {
+    let lacks_program = |name: &String| lacks.contains(&Requirement::Program(name.clone()));
     let mut findings = Vec::new();
     let mut to_install: BTreeMap<(&String, bool), Vec<&str>> = BTreeMap::new();
     for need in lacks {
         let sure = needs.get(need).copied().unwrap_or_default();
         match need {
-            Need::Program(name) if sure => findings.push(Finding::problem(
+            Requirement::Program(name) if sure => findings.push(Finding::problem(
                 node,
                 format!("has no program `{name}` in PATH"),
                 format!("install it there, or keep the job away: where = \"name != '{node}'\""),
             )),
-            Need::Program(name) => findings.push(note(
+            Requirement::Program(name) => findings.push(note(
                 node,
                 format!("has no program `{name}`, which the script seems to run"),
                 None,
             )),
-            Need::Python(version) => findings.push(Finding::problem(
+            Requirement::Python(version) => findings.push(Finding::problem(
                 node,
                 format!("has no Python {version} to make the job's environment with, and no uv"),
                 "install one of them there: `pip install uv` fetches any Python where there is a network",
             )),
-            Need::Module { python, module } if !lacks_program(python) => {
+            Requirement::Module { python, module } if !lacks_program(python) => {
                 to_install.entry((python, sure)).or_default().push(module);
             }
-            Need::Package { python, package } if !lacks_program(python) => {
+            Requirement::Package { python, package } if !lacks_program(python) => {
                 to_install.entry((python, sure)).or_default().push(package);
             }
-            Need::Module { .. } | Need::Package { .. } => {}
+            Requirement::Module { .. } | Requirement::Package { .. } => {}
         }
     }
     for ((python, sure), modules) in to_install {
@@ -223,12 +223,12 @@ mod tests {
 
     #[test]
     fn what_is_lacking_is_told_once_with_what_to_type() {
-        let program = |name: &str| Need::Program(name.into());
-        let module = |python: &str, module: &str| Need::Module {
+        let program = |name: &str| Requirement::Program(name.into());
+        let module = |python: &str, module: &str| Requirement::Module {
             python: python.into(),
             module: module.into(),
         };
-        let needs: Needs = [
+        let needs: Requirements = [
             (program("python3"), true),
             (program("python3.9"), true),
             (program("uniq"), false),
@@ -238,9 +238,9 @@ mod tests {
             (module("python3.9", "numpy"), true),
         ]
         .into();
-        let mut lacks: BTreeSet<Need> = needs.keys().cloned().collect();
+        let mut lacks: BTreeSet<Requirement> = needs.keys().cloned().collect();
         lacks.remove(&program("python3"));
-        let told = |lacks: &BTreeSet<Need>| {
+        let told = |lacks: &BTreeSet<Requirement>| {
             let line = |finding: Finding| {
                 let hint = finding
                     .hint

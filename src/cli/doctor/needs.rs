@@ -18,7 +18,7 @@ const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
 
 /// Something that a node has or lacks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Need {
+pub enum Requirement {
     /// In PATH, or at an absolute path.
     Program(String),
     /// What an environment is made with: a Python of this minor version, or uv, which fetches one.
@@ -35,11 +35,11 @@ pub enum Need {
 }
 
 /// A need, and whether the job cannot do without.
-pub type Needs = BTreeMap<Need, bool>;
+pub type Requirements = BTreeMap<Requirement, bool>;
 
 /// What the job's tasks need. Of a command inside a container, it is what runs the container.
-pub fn of(job: &PlannedJob) -> Needs {
-    let mut needs = Needs::new();
+pub fn of(job: &PlannedJob) -> Requirements {
+    let mut needs = Requirements::new();
     let work = &job.draft.work;
     if let Some(image) = &work.isolation.image {
         let runner = if is_apptainers(image) {
@@ -47,14 +47,14 @@ pub fn of(job: &PlannedJob) -> Needs {
         } else {
             "podman"
         };
-        needs.insert(Need::Program(runner.into()), true);
+        needs.insert(Requirement::Program(runner.into()), true);
         return needs;
     }
     if let Some(Ok(environment)) = PythonEnvironment::of(&work.env) {
         if environment.conda.is_none() {
             let version = environment.version.unwrap_or("3".into());
             let minor: Vec<&str> = version.splitn(3, '.').take(2).collect();
-            needs.insert(Need::Python(minor.join(".")), true);
+            needs.insert(Requirement::Python(minor.join(".")), true);
         }
         return needs;
     }
@@ -79,7 +79,7 @@ pub fn of(job: &PlannedJob) -> Needs {
     needs
 }
 
-fn command(words: &[String], job: &PlannedJob, needs: &mut Needs) {
+fn command(words: &[String], job: &PlannedJob, needs: &mut Requirements) {
     let Some(program) = words.first().filter(|program| !program.contains('{')) else {
         return;
     };
@@ -92,7 +92,7 @@ fn command(words: &[String], job: &PlannedJob, needs: &mut Needs) {
             python(program, script.map_or("", String::as_str), job, needs);
         }
         None => {
-            needs.insert(Need::Program(program.clone()), true);
+            needs.insert(Requirement::Program(program.clone()), true);
             if let [_, flag, script, ..] = words
                 && SHELLS.contains(&name)
                 && flag == "-c"
@@ -104,7 +104,7 @@ fn command(words: &[String], job: &PlannedJob, needs: &mut Needs) {
 }
 
 /// What the first line of a script that travels names.
-fn interpreter(source: &UploadSource, path: &str, job: &PlannedJob, needs: &mut Needs) {
+fn interpreter(source: &UploadSource, path: &str, job: &PlannedJob, needs: &mut Requirements) {
     let text = text_of(source);
     let Some(line) = text.lines().next().and_then(|line| line.strip_prefix("#!")) else {
         return;
@@ -118,7 +118,7 @@ fn interpreter(source: &UploadSource, path: &str, job: &PlannedJob, needs: &mut 
     if is_python(program.rsplit('/').next().unwrap_or(program)) {
         python(program, path, job, needs);
     } else if !program.is_empty() {
-        needs.insert(Need::Program(program.into()), true);
+        needs.insert(Requirement::Program(program.into()), true);
     }
 }
 
@@ -129,7 +129,7 @@ fn is_python(name: &str) -> bool {
 
 /// Names that stand where commands do in a shell's script. A shell's language is not understood
 /// here, so that these are guesses: nothing that a job cannot do without.
-fn script_programs(script: &str, needs: &mut Needs) {
+fn script_programs(script: &str, needs: &mut Requirements) {
     let script = script.replace("{{", "{").replace("}}", "}");
     for part in script.split(['\n', ';', '|', '&', '(', '`']) {
         let is_name = |word: &&str| {
@@ -142,15 +142,17 @@ fn script_programs(script: &str, needs: &mut Needs) {
         if let Some(word) = first.filter(is_name)
             && needs.len() < MOST
         {
-            needs.entry(Need::Program(word.into())).or_insert(false);
+            needs
+                .entry(Requirement::Program(word.into()))
+                .or_insert(false);
         }
     }
 }
 
 /// An interpreter, what a script imports with the scripts beside it, and what `requirements.txt`
 /// lists.
-fn python(interpreter: &str, script: &str, job: &PlannedJob, needs: &mut Needs) {
-    needs.insert(Need::Program(interpreter.into()), true);
+fn python(interpreter: &str, script: &str, job: &PlannedJob, needs: &mut Requirements) {
+    needs.insert(Requirement::Program(interpreter.into()), true);
     let mut ahead = vec![script.trim_start_matches("./").to_string()];
     let mut seen = BTreeSet::new();
     while let Some(path) = ahead.pop() {
@@ -165,7 +167,7 @@ fn python(interpreter: &str, script: &str, job: &PlannedJob, needs: &mut Needs) 
             if local.is_empty() && needs.len() < MOST {
                 let python = interpreter.to_string();
                 let sure = needs
-                    .entry(Need::Module { python, module })
+                    .entry(Requirement::Module { python, module })
                     .or_insert(is_sure);
                 *sure |= is_sure;
             }
@@ -175,7 +177,7 @@ fn python(interpreter: &str, script: &str, job: &PlannedJob, needs: &mut Needs) 
     let requirements = upload(job, "requirements.txt").map(text_of);
     for package in requirements.iter().flat_map(|text| packages(text)) {
         let python = interpreter.to_string();
-        needs.insert(Need::Package { python, package }, true);
+        needs.insert(Requirement::Package { python, package }, true);
     }
 }
 
@@ -307,13 +309,13 @@ mod tests {
         }
         let jobs = nodectl_workloads::parse(text, &directory.path().join("job.toml"));
         let needs = of(&jobs.unwrap_or_else(|error| panic!("{error}"))[0]);
-        let word = |(need, sure): (Need, bool)| {
+        let word = |(need, sure): (Requirement, bool)| {
             let mark = if sure { "" } else { "?" };
             match need {
-                Need::Program(name) => format!("{mark}{name}"),
-                Need::Python(version) => format!("{mark}Python {version}"),
-                Need::Module { python, module } => format!("{mark}{python}:{module}"),
-                Need::Package { python, package } => format!("{mark}{python}/{package}"),
+                Requirement::Program(name) => format!("{mark}{name}"),
+                Requirement::Python(version) => format!("{mark}Python {version}"),
+                Requirement::Module { python, module } => format!("{mark}{python}:{module}"),
+                Requirement::Package { python, package } => format!("{mark}{python}/{package}"),
             }
         };
         needs.into_iter().map(word).collect()

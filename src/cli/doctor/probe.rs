@@ -1,7 +1,7 @@
 //! Asks nodes what they have, by a task on each of them: it sees what a job's tasks would see, the
 //! PATH and the variables that they get, and what is hidden from them.
 
-use super::needs::Need;
+use super::needs::Requirement;
 use crate::{
     exit::CliError,
     run::{CommandKey, all_results, submit_job},
@@ -45,8 +45,8 @@ version(name)
 "#;
 
 /// What became of a question to a node.
-pub enum Answer {
-    Lacks(BTreeSet<Need>),
+pub enum ProbeReply {
+    Lacks(BTreeSet<Requirement>),
     /// The rest of a sentence that begins with the node's name.
     None(String),
 }
@@ -58,13 +58,13 @@ pub async fn ask(
     node: &str,
     place: &str,
     env: &[(String, String)],
-    needs: &[Need],
-) -> Result<Answer, CliError> {
+    needs: &[Requirement],
+) -> Result<ProbeReply, CliError> {
     let draft = question(node, place, env, needs);
     let id = match submit_job(client, &draft, (&CommandKey::draw(), 0), None).await {
         Ok(id) => id.to_string(),
         Err(CliError::Client(ClientError::Refused { problem, .. })) => {
-            return Ok(Answer::None(match place {
+            return Ok(ProbeReply::None(match place {
                 "" => format!("gets no task of it: {}", problem.error),
                 place => format!("gets no task of it: where = \"{place}\""),
             }));
@@ -78,7 +78,7 @@ pub async fn ask(
     answer
 }
 
-async fn answer(client: &Client, id: &str, needs: &[Need]) -> Result<Answer, CliError> {
+async fn answer(client: &Client, id: &str, needs: &[Requirement]) -> Result<ProbeReply, CliError> {
     let begin = Instant::now();
     let mut cursor = CursorView::default();
     while begin.elapsed() < PATIENCE {
@@ -89,8 +89,8 @@ async fn answer(client: &Client, id: &str, needs: &[Need]) -> Result<Answer, Cli
             let result = results.first();
             let said = result.filter(|result| result.status == StatusName::Done);
             return Ok(match said {
-                Some(result) => Answer::Lacks(lacking(&result.stdout.tail, needs)),
-                None => Answer::None(format!(
+                Some(result) => ProbeReply::Lacks(lacking(&result.stdout.tail, needs)),
+                None => ProbeReply::None(format!(
                     "could not be asked: {}",
                     result
                         .and_then(|result| result.failure.as_ref())
@@ -100,10 +100,12 @@ async fn answer(client: &Client, id: &str, needs: &[Need]) -> Result<Answer, Cli
         }
     }
     let seconds = PATIENCE.as_secs();
-    Ok(Answer::None(format!("did not answer within {seconds} s")))
+    Ok(ProbeReply::None(format!(
+        "did not answer within {seconds} s"
+    )))
 }
 
-fn question(node: &str, place: &str, env: &[(String, String)], needs: &[Need]) -> JobDraft {
+fn question(node: &str, place: &str, env: &[(String, String)], needs: &[Requirement]) -> JobDraft {
     let quote = if node.contains('\'') { '"' } else { '\'' };
     let here = format!("name == {quote}{node}{quote}");
     // No placeholders: braces are meant.
@@ -131,16 +133,16 @@ fn question(node: &str, place: &str, env: &[(String, String)], needs: &[Need]) -
 }
 
 /// A need as the script above has it.
-fn word(need: &Need) -> String {
+fn word(need: &Requirement) -> String {
     match need {
-        Need::Program(name) => format!("program:{name}"),
-        Need::Python(version) => format!("python:{version}"),
-        Need::Module { python, module } => format!("module:{python}:{module}"),
-        Need::Package { python, package } => format!("package:{python}:{package}"),
+        Requirement::Program(name) => format!("program:{name}"),
+        Requirement::Python(version) => format!("python:{version}"),
+        Requirement::Module { python, module } => format!("module:{python}:{module}"),
+        Requirement::Package { python, package } => format!("package:{python}:{package}"),
     }
 }
 
-fn lacking(said: &str, needs: &[Need]) -> BTreeSet<Need> {
+fn lacking(said: &str, needs: &[Requirement]) -> BTreeSet<Requirement> {
     let lacks: BTreeSet<&str> = said
         .lines()
         .filter_map(|line| line.strip_prefix("lacks "))

@@ -55,14 +55,14 @@ impl Look {
 
 /// A column.
 #[derive(Clone, Copy, Debug)]
-pub struct Column {
+pub struct TableColumn {
     head: &'static str,
     /// Columns of greater ranks are dropped first; 0 stays.
     rank: u8,
     is_state: bool,
 }
 
-impl Column {
+impl TableColumn {
     /// A column that is always there.
     pub const fn kept(head: &'static str) -> Self {
         Self::dropped(head, 0)
@@ -87,7 +87,7 @@ impl Column {
 }
 
 /// Left-aligned columns. The first line has the heads, if they are wanted.
-pub fn layout(look: Look, columns: &[Column], heads: bool, rows: Vec<Vec<String>>) -> String {
+pub fn layout(look: Look, columns: &[TableColumn], heads: bool, rows: Vec<Vec<String>>) -> String {
     let one_line = |cell: &String| text::one_line(cell).into_owned();
     let rows: Vec<Vec<String>> = rows
         .iter()
@@ -116,7 +116,7 @@ pub fn layout(look: Look, columns: &[Column], heads: bool, rows: Vec<Vec<String>
 /// The columns that are shown, by their numbers, and their widths.
 fn fitting(
     look: Look,
-    columns: &[Column],
+    columns: &[TableColumn],
     heads: bool,
     rows: &[Vec<String>],
 ) -> Vec<(usize, usize)> {
@@ -170,7 +170,7 @@ fn total(shown: &[(usize, usize)]) -> usize {
 /// Columns that say nothing go first, then the least important.
 fn drop_columns(
     shown: &mut Vec<(usize, usize)>,
-    columns: &[Column],
+    columns: &[TableColumn],
     width: usize,
     says_nothing: impl Fn(usize) -> bool,
 ) {
@@ -227,11 +227,11 @@ pub fn style_of(state: &str) -> Style {
 mod tests {
     use super::*;
 
-    const COLUMNS: [Column; 4] = [
-        Column::kept("NAME"),
-        Column::state("STATE"),
-        Column::dropped("MODEL", 2),
-        Column::dropped("NOTE", 1),
+    const COLUMNS: [TableColumn; 4] = [
+        TableColumn::kept("NAME"),
+        TableColumn::state("STATE"),
+        TableColumn::dropped("MODEL", 2),
+        TableColumn::dropped("NOTE", 1),
     ];
 
     fn table(width: Option<usize>, colour: bool) -> String {

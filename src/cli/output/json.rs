@@ -3,7 +3,7 @@
 
 use super::{
     model::{ClusterStatus, Output, RunSummary},
-    tasks::TaskLine,
+    tasks::ListedTask,
 };
 use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, Submitted, TaskResult};
 use serde::Serialize;
@@ -35,7 +35,7 @@ impl Output for Json {
         document(job)
     }
 
-    fn tasks(&self, tasks: &[TaskLine], _: u64, _: bool) -> String {
+    fn tasks(&self, tasks: &[ListedTask], _: u64, _: bool) -> String {
         tasks.iter().map(line).collect()
     }
 

@@ -29,13 +29,13 @@ use super::args::ListArgs;
 use std::sync::LazyLock;
 
 pub use cells::short_id;
-pub use columns::{Column, Look, layout};
+pub use columns::{Look, TableColumn, layout};
 pub use failures::{failure_text, failures_text, indented};
 pub use json::document;
 pub use model::{ClusterStatus, ComputeRate, FailureGroup, Output, RunSummary};
 pub use progress::{compute_line, progress_line};
 pub use table::columns;
-pub use tasks::{TaskEnd, TaskLine};
+pub use tasks::{ListedTask, TaskEnd};
 
 static ON_STDOUT: LazyLock<table::Table> = LazyLock::new(|| table::Table {
     look: Look::of(&std::io::stdout()),

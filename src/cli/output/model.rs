@@ -1,6 +1,6 @@
 //! What is printed, beyond the types of the API, and what every way of printing can print.
 
-use super::tasks::TaskLine;
+use super::tasks::ListedTask;
 use nodectl_wire::api::{Device, Job, JobLine, Node, NodeSelf, PhaseName, SecretView, TaskResult};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -94,7 +94,7 @@ pub trait Output {
     fn secrets(&self, secrets: &[SecretView], now_ms: u64) -> String;
     fn job(&self, job: &Job, now_ms: u64) -> String;
     /// Called once with `first` for every page of tasks.
-    fn tasks(&self, tasks: &[TaskLine], now_ms: u64, first: bool) -> String;
+    fn tasks(&self, tasks: &[ListedTask], now_ms: u64, first: bool) -> String;
     /// Called once with `first` for every page of results.
     fn results(&self, results: &[TaskResult], first: bool) -> String;
     fn submitted(&self, job: &str, name: &str) -> String;

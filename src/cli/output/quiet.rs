@@ -2,7 +2,7 @@
 
 use super::{
     model::{ClusterStatus, Output, RunSummary},
-    tasks::TaskLine,
+    tasks::ListedTask,
 };
 use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, TaskResult};
 
@@ -33,7 +33,7 @@ impl Output for Quiet {
         lines([job.line.id.as_str()])
     }
 
-    fn tasks(&self, tasks: &[TaskLine], _: u64, _: bool) -> String {
+    fn tasks(&self, tasks: &[ListedTask], _: u64, _: bool) -> String {
         tasks
             .iter()
             .map(|task| format!("{}\n", task.row.task))

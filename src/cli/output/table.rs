@@ -2,11 +2,11 @@
 
 use super::{
     cells::{ago, cut, short_id, since},
-    columns::{Column, Look, layout},
+    columns::{Look, TableColumn, layout},
     failures::{failure_text, indented},
     model::{ClusterStatus, Output, RunSummary},
     progress::progress_line,
-    tasks::{self, TaskLine},
+    tasks::{self, ListedTask},
 };
 use nodectl_ports::wall_ms;
 use nodectl_types::{
@@ -26,56 +26,56 @@ use std::{
 /// Of a value that has a line of its own; `--json` has all of it.
 const ROW_CHARS: usize = 1000;
 
-const NODES: [Column; 12] = [
-    Column::kept("NODE"),
-    Column::dropped("ID", 5),
-    Column::state("STATE"),
-    Column::dropped("MODEL", 7),
-    Column::dropped("CORES", 1),
-    Column::dropped("MEMORY", 2),
-    Column::dropped("GPUS", 1),
-    Column::dropped("DRIVER", 8),
-    Column::dropped("LOAD", 3),
-    Column::dropped("RUNS", 1),
-    Column::dropped("QUEUED", 4),
-    Column::dropped("ADDRESS", 6),
+const NODES: [TableColumn; 12] = [
+    TableColumn::kept("NODE"),
+    TableColumn::dropped("ID", 5),
+    TableColumn::state("STATE"),
+    TableColumn::dropped("MODEL", 7),
+    TableColumn::dropped("CORES", 1),
+    TableColumn::dropped("MEMORY", 2),
+    TableColumn::dropped("GPUS", 1),
+    TableColumn::dropped("DRIVER", 8),
+    TableColumn::dropped("LOAD", 3),
+    TableColumn::dropped("RUNS", 1),
+    TableColumn::dropped("QUEUED", 4),
+    TableColumn::dropped("ADDRESS", 6),
 ];
-const JOBS: [Column; 9] = [
-    Column::kept("JOB"),
-    Column::kept("NAME"),
-    Column::dropped("USER", 3),
-    Column::state("STATE"),
-    Column::kept("TASKS"),
-    Column::dropped("DONE", 1),
-    Column::dropped("FAILED", 1),
-    Column::dropped("SUBMITTED", 2),
-    Column::dropped("TOOK", 3),
+const JOBS: [TableColumn; 9] = [
+    TableColumn::kept("JOB"),
+    TableColumn::kept("NAME"),
+    TableColumn::dropped("USER", 3),
+    TableColumn::state("STATE"),
+    TableColumn::kept("TASKS"),
+    TableColumn::dropped("DONE", 1),
+    TableColumn::dropped("FAILED", 1),
+    TableColumn::dropped("SUBMITTED", 2),
+    TableColumn::dropped("TOOK", 3),
 ];
 /// Where tasks that were stopped are counted among those columns, if some were.
 const STOPPED_AT: usize = 7;
-const DEVICES: [Column; 14] = [
-    Column::kept("NODE"),
-    Column::kept("GPU"),
-    Column::dropped("VENDOR", 6),
-    Column::dropped("KIND", 7),
-    Column::dropped("USED", 1),
-    Column::dropped("MEMORY", 1),
-    Column::dropped("FREE", 3),
-    Column::dropped("COPY", 4),
-    Column::dropped("GEMM F32", 2),
-    Column::dropped("GEMM F16", 5),
-    Column::dropped("TILES", 8),
-    Column::dropped("DRIVER", 8),
-    Column::dropped("UUID", 10),
-    Column::dropped("FEATURES", 9),
+const DEVICES: [TableColumn; 14] = [
+    TableColumn::kept("NODE"),
+    TableColumn::kept("GPU"),
+    TableColumn::dropped("VENDOR", 6),
+    TableColumn::dropped("KIND", 7),
+    TableColumn::dropped("USED", 1),
+    TableColumn::dropped("MEMORY", 1),
+    TableColumn::dropped("FREE", 3),
+    TableColumn::dropped("COPY", 4),
+    TableColumn::dropped("GEMM F32", 2),
+    TableColumn::dropped("GEMM F16", 5),
+    TableColumn::dropped("TILES", 8),
+    TableColumn::dropped("DRIVER", 8),
+    TableColumn::dropped("UUID", 10),
+    TableColumn::dropped("FEATURES", 9),
 ];
-const RESULTS: [Column; 6] = [
-    Column::kept("TASK"),
-    Column::state("STATUS"),
-    Column::dropped("SECONDS", 2),
-    Column::dropped("NODE", 1),
-    Column::kept("PARAMETERS"),
-    Column::kept("RESULT"),
+const RESULTS: [TableColumn; 6] = [
+    TableColumn::kept("TASK"),
+    TableColumn::state("STATUS"),
+    TableColumn::dropped("SECONDS", 2),
+    TableColumn::dropped("NODE", 1),
+    TableColumn::kept("PARAMETERS"),
+    TableColumn::kept("RESULT"),
 ];
 
 pub struct Table {
@@ -196,7 +196,7 @@ impl Output for Table {
             .collect();
         let mut columns = JOBS.to_vec();
         if stops {
-            columns.insert(STOPPED_AT, Column::dropped("STOPPED", 1));
+            columns.insert(STOPPED_AT, TableColumn::dropped("STOPPED", 1));
         }
         layout(self.look, &columns, true, rows)
     }
@@ -265,7 +265,7 @@ impl Output for Table {
         text
     }
 
-    fn tasks(&self, tasks: &[TaskLine], now_ms: u64, first: bool) -> String {
+    fn tasks(&self, tasks: &[ListedTask], now_ms: u64, first: bool) -> String {
         tasks::table(self.look, tasks, now_ms, first)
     }
 
@@ -321,8 +321,8 @@ impl Output for Table {
 pub fn columns(header: &[&'static str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let rows: Vec<_> = rows.collect();
     let count = rows.first().map_or(header.len(), Vec::len);
-    let head = |index| Column::kept(header.get(index).copied().unwrap_or_default());
-    let columns: Vec<Column> = (0..count).map(head).collect();
+    let head = |index| TableColumn::kept(header.get(index).copied().unwrap_or_default());
+    let columns: Vec<TableColumn> = (0..count).map(head).collect();
     layout(Look::default(), &columns, !header.is_empty(), rows)
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     cells::{ago, cut, short_id},
-    columns::{Column, Look, layout},
+    columns::{Look, TableColumn, layout},
     failures::failure_text,
 };
 use nodectl_types::units::format_duration;
@@ -10,21 +10,21 @@ use nodectl_wire::api::{TaskResult, TaskRow};
 use serde::Serialize;
 use std::time::Duration;
 
-const NUMBER: Column = Column::kept("TASK");
+const NUMBER: TableColumn = TableColumn::kept("TASK");
 /// Where tasks have names.
-const NAME: Column = Column::dropped("NAME", 4);
-const STATE: [Column; 6] = [
-    Column::state("STATE"),
-    Column::dropped("FAILURES", 3),
-    Column::dropped("NODE", 1),
-    Column::dropped("TOOK", 2),
-    Column::kept("ENDED"),
-    Column::kept("WHY"),
+const NAME: TableColumn = TableColumn::dropped("NAME", 4);
+const STATE: [TableColumn; 6] = [
+    TableColumn::state("STATE"),
+    TableColumn::dropped("FAILURES", 3),
+    TableColumn::dropped("NODE", 1),
+    TableColumn::dropped("TOOK", 2),
+    TableColumn::kept("ENDED"),
+    TableColumn::kept("WHY"),
 ];
 
 /// A task, and its end, if it has one that is known.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TaskLine {
+pub struct ListedTask {
     #[serde(flatten)]
     pub row: TaskRow,
     #[serde(flatten)]
@@ -68,7 +68,7 @@ impl TaskEnd {
     }
 }
 
-pub fn table(look: Look, tasks: &[TaskLine], now_ms: u64, first: bool) -> String {
+pub fn table(look: Look, tasks: &[ListedTask], now_ms: u64, first: bool) -> String {
     if tasks.is_empty() {
         return "no such tasks\n".into();
     }

@@ -181,7 +181,7 @@ fn tasks_are_listed() {
         node: None,
         running_ms,
     };
-    let line = |row, node: Option<&str>| TaskLine {
+    let line = |row, node: Option<&str>| ListedTask {
         row,
         end: None,
         node: node.map(str::to_string),
@@ -193,7 +193,7 @@ fn tasks_are_listed() {
     let now_ms = end.ended_ms + 180_000;
     let lines = [
         line(row(0, StateName::Running, Some(90_000)), Some("alpha")),
-        TaskLine {
+        ListedTask {
             end: Some(end),
             ..line(row(1, StateName::Failed, None), None)
         },
@@ -205,7 +205,7 @@ fn tasks_are_listed() {
     1     failed   0         beta   1.5 s   3 min ago  exit status 3: ModuleNotFoundError: No module named 'numpy'
     2     pending  0
     ");
-    let named = |line: &TaskLine| TaskLine {
+    let named = |line: &ListedTask| ListedTask {
         row: TaskRow {
             name: Some(format!("half-{}", line.row.task)),
             ..line.row.clone()

@@ -26,7 +26,7 @@ pub struct Figures {
     /// The most memory that a task had, in bytes.
     pub peak_memory: u64,
     pub nodes: Vec<NodeFigures>,
-    pub failures: Vec<FailureGroup>,
+    pub failures: Vec<FailureWords>,
 }
 
 /// One node's part in a job.
@@ -41,7 +41,7 @@ pub struct NodeFigures {
 
 /// Tasks that failed in the same words.
 #[derive(Debug, PartialEq)]
-pub struct FailureGroup {
+pub struct FailureWords {
     pub message: String,
     /// In the order of their numbers.
     pub tasks: Vec<u32>,
@@ -162,8 +162,8 @@ fn by_node(job: &Job, ran: &[&TaskResult]) -> Vec<NodeFigures> {
 }
 
 /// The most frequent first.
-fn failures(results: &[TaskResult]) -> Vec<FailureGroup> {
-    let mut groups: BTreeMap<&str, FailureGroup> = BTreeMap::new();
+fn failures(results: &[TaskResult]) -> Vec<FailureWords> {
+    let mut groups: BTreeMap<&str, FailureWords> = BTreeMap::new();
     for result in results
         .iter()
         .filter(|result| result.status == StatusName::Failed)
@@ -172,7 +172,7 @@ fn failures(results: &[TaskResult]) -> Vec<FailureGroup> {
             .failure
             .as_ref()
             .map_or("failed", |failure| failure.message.as_str());
-        let group = groups.entry(message).or_insert_with(|| FailureGroup {
+        let group = groups.entry(message).or_insert_with(|| FailureWords {
             message: message.to_string(),
             tasks: Vec::new(),
             last_lines: last_lines(&result.stderr.tail),

@@ -137,13 +137,13 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct RunLine {
         #[command(flatten)]
         args: CommandArgs,
     }
 
     fn args(line: &[&str]) -> CommandArgs {
-        Line::parse_from(["run"].iter().chain(line)).args
+        RunLine::parse_from(["run"].iter().chain(line)).args
     }
 
     fn job(line: &[&str]) -> PlannedJob {
@@ -218,7 +218,7 @@ mod tests {
             assert!(error.contains(why), "{line:?}: {error}");
         }
         assert!(
-            Line::try_parse_from(["run", "--cpus", "2"]).is_err(),
+            RunLine::try_parse_from(["run", "--cpus", "2"]).is_err(),
             "no command"
         );
     }

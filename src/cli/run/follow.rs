@@ -5,7 +5,7 @@ use super::{
     followed::Followed,
     live,
     pages::all_results,
-    progress::{JobProgress, Part, ProgressDisplay},
+    progress::{ChainPart, JobProgress, ProgressDisplay},
 };
 use crate::{exit::CliError, output::RunSummary, selection};
 use futures::future::try_join_all;
@@ -28,7 +28,7 @@ pub async fn follow_all(
     progress: &ProgressDisplay,
 ) -> Result<Vec<RunSummary>, CliError> {
     let each = jobs.iter().enumerate().map(|(place, job)| {
-        let shown = progress.job(job, Part::of(jobs, place));
+        let shown = progress.job(job, ChainPart::of(jobs, place));
         follow(client, job, shown, true)
     });
     try_join_all(each).await
@@ -40,7 +40,7 @@ pub async fn collect(
     job: &Followed,
     progress: &ProgressDisplay,
 ) -> Result<RunSummary, CliError> {
-    follow(client, job, progress.job(job, Part::Job), false).await
+    follow(client, job, progress.job(job, ChainPart::Job), false).await
 }
 
 /// Collects the job's results: with `wait` until it ends, else those there are now.

@@ -13,7 +13,7 @@ const VERSION: u32 = 1;
 
 /// What all tasks of a job have in common.
 #[derive(Serialize)]
-struct Common<'a> {
+struct JobCommon<'a> {
     version: u32,
     command: &'a [String],
     worker: Option<&'a WorkerSpec>,
@@ -81,9 +81,9 @@ pub fn files_left(draft: &JobDraft, left: &JobDraft, manifest: &Manifest) -> Man
     }
 }
 
-fn common<'a>(draft: &'a JobDraft, files: &Files<'a>) -> Common<'a> {
+fn common<'a>(draft: &'a JobDraft, files: &Files<'a>) -> JobCommon<'a> {
     let work = &draft.work;
-    Common {
+    JobCommon {
         version: VERSION,
         command: &work.command,
         worker: work.worker.as_ref(),

@@ -39,8 +39,8 @@ const MOST_SORTED: usize = 100_000;
 const MAX_VALUE_COLUMNS: usize = 500;
 
 pub struct Lines {
-    jsonl: Appended,
-    csv: Appended,
+    jsonl: AppendedLine,
+    csv: AppendedLine,
     /// Parameters and then values, in the order in which they were seen; empty until the first
     /// result.
     columns: Vec<String>,
@@ -53,7 +53,7 @@ pub struct Lines {
     is_mixed: bool,
 }
 
-struct Appended {
+struct AppendedLine {
     path: PathBuf,
     file: BufWriter<File>,
 }
@@ -62,8 +62,8 @@ impl Lines {
     /// Begins both files anew.
     pub fn create(directory: &Path) -> Result<Self, CliError> {
         Ok(Self {
-            jsonl: Appended::create(directory.join("results.jsonl"))?,
-            csv: Appended::create(directory.join("results.csv"))?,
+            jsonl: AppendedLine::create(directory.join("results.jsonl"))?,
+            csv: AppendedLine::create(directory.join("results.csv"))?,
             columns: Vec::new(),
             known: BTreeSet::new(),
             count: 0,
@@ -179,7 +179,7 @@ impl Lines {
     }
 }
 
-impl Appended {
+impl AppendedLine {
     fn create(path: PathBuf) -> Result<Self, CliError> {
         let file =
             File::create(&path).map_err(|source| CliError::file("writing", &path, source))?;

@@ -78,7 +78,7 @@ impl ProgressDisplay {
     }
 
     /// The part of the display of a job.
-    pub fn job(&self, job: &Followed, part: Part) -> JobProgress {
+    pub fn job(&self, job: &Followed, part: ChainPart) -> JobProgress {
         let name = text::shortened(&job.name, 24).into_owned();
         let kind = match self {
             Self::Bars { all, with_tasks } => LineKind::Bars {
@@ -112,7 +112,7 @@ impl Drop for ProgressDisplay {
 
 /// What a job is among those that are followed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ChainPart {
     Job,
     /// A job that comes after steps of its own: while it waits for them, they are shown.
     AfterSteps,
@@ -120,7 +120,7 @@ pub enum Part {
     Step,
 }
 
-impl Part {
+impl ChainPart {
     /// That of the job at `place`.
     pub fn of(jobs: &[Followed], place: usize) -> Self {
         let before = place.checked_sub(1).and_then(|before| jobs.get(before));
@@ -134,7 +134,7 @@ impl Part {
 
 pub struct JobProgress {
     name: String,
-    part: Part,
+    part: ChainPart,
     /// What the job itself says.
     note: Mutex<String>,
     /// What nodes made for it when they were last asked.
@@ -163,8 +163,8 @@ impl JobProgress {
         let is_waiting = progress.phase == PhaseName::Waiting;
         match &self.kind {
             LineKind::Silent => {}
-            LineKind::Lines { .. } if is_waiting && self.part != Part::Job => {}
-            LineKind::Bars { .. } if is_waiting && self.part == Part::Step => {}
+            LineKind::Lines { .. } if is_waiting && self.part != ChainPart::Job => {}
+            LineKind::Bars { .. } if is_waiting && self.part == ChainPart::Step => {}
             LineKind::Lines { told } => {
                 let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(line) = next_line(&mut told, progress, compute, Instant::now()) {
@@ -181,7 +181,7 @@ impl JobProgress {
                 bar.set_position(u64::from(ended));
                 let note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
                 let words = match (is_waiting, self.part) {
-                    (true, Part::AfterSteps) => String::new(),
+                    (true, ChainPart::AfterSteps) => String::new(),
                     _ if note.is_empty() => message(progress, compute),
                     _ => note.clone(),
                 };
@@ -275,8 +275,8 @@ impl JobProgress {
         } = &self.kind
         {
             match self.part {
-                Part::Step => bar.finish_and_clear(),
-                Part::Job | Part::AfterSteps => bar.abandon(),
+                ChainPart::Step => bar.finish_and_clear(),
+                ChainPart::Job | ChainPart::AfterSteps => bar.abandon(),
             }
             let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
             nodes.iter().for_each(ProgressBar::finish_and_clear);
@@ -489,7 +489,10 @@ mod tests {
             job("heat", false),
             job("other", false),
         ];
-        let parts: Vec<_> = (0..3).map(|place| Part::of(&jobs, place)).collect();
-        assert_eq!(parts, [Part::Step, Part::AfterSteps, Part::Job]);
+        let parts: Vec<_> = (0..3).map(|place| ChainPart::of(&jobs, place)).collect();
+        assert_eq!(
+            parts,
+            [ChainPart::Step, ChainPart::AfterSteps, ChainPart::Job]
+        );
     }
 }

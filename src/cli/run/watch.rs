@@ -39,7 +39,7 @@ const MAX_DEPTH: usize = 32;
 
 /// Length and time of change, of a file together with those that it leads to: a master file stays
 /// as it is while its data files grow.
-type FileState = (u64, u64);
+type FileStamp = (u64, u64);
 
 /// Files and what is known of them.
 struct FileWatch {
@@ -47,9 +47,9 @@ struct FileWatch {
     /// Directories below it that results are written to.
     results: Vec<PathBuf>,
     /// Since when a file has been as it is.
-    resting: BTreeMap<PathBuf, (FileState, Instant)>,
+    resting: BTreeMap<PathBuf, (FileStamp, Instant)>,
     /// As it was when it was integrated.
-    taken: BTreeMap<PathBuf, FileState>,
+    taken: BTreeMap<PathBuf, FileStamp>,
     /// Files that could not be read even then: they are tried again when they can be.
     unreadable: BTreeSet<PathBuf>,
     /// What a file leads to, as far as it was looked into.
@@ -252,7 +252,7 @@ impl FileWatch {
                 break;
             }
         }
-        let take = |(path, state): (PathBuf, FileState)| {
+        let take = |(path, state): (PathBuf, FileStamp)| {
             self.resting.remove(&path);
             self.taken.insert(path.clone(), state);
             path
@@ -275,7 +275,7 @@ impl FileWatch {
         is_news
     }
 
-    fn with_led_to(&self, path: &Path, own: FileState) -> FileState {
+    fn with_led_to(&self, path: &Path, own: FileStamp) -> FileStamp {
         let others = self.led_to.get(path).into_iter().flatten();
         let states = others.filter_map(|file| Some(azint::seen(&file.metadata().ok()?)));
         states.fold(own, |(bytes, changed), (more, later)| {

@@ -70,13 +70,13 @@ pub struct TopAsker {
     client: Client,
     picture: TopPicture,
     wanted: TopWanted,
-    log: Log,
+    log: LogTail,
     cursor: CursorView,
 }
 
 /// What was read of a log.
 #[derive(Default)]
-struct Log {
+struct LogTail {
     read: u64,
     rest: Vec<u8>,
 }
@@ -87,7 +87,7 @@ impl TopAsker {
             client,
             picture: TopPicture::default(),
             wanted: TopWanted::default(),
-            log: Log::default(),
+            log: LogTail::default(),
             cursor: CursorView::default(),
         }
     }
@@ -98,7 +98,7 @@ impl TopAsker {
             self.wanted = wanted.clone();
             self.picture.lines.clear();
             self.picture.job = None;
-            (self.log, self.cursor) = (Log::default(), CursorView::default());
+            (self.log, self.cursor) = (LogTail::default(), CursorView::default());
         }
         let asked = self.ask().await;
         self.picture.problem = asked.err().map(|error| {

@@ -1,7 +1,7 @@
 //! The live table of a launch: host, state, GPUs found, time to join. On a terminal it is drawn
 //! anew in place; elsewhere each change is a line on stderr.
 
-use crate::output::{Column, Look, layout};
+use crate::output::{Look, TableColumn, layout};
 use nodectl_launch::node::{LAUNCH_LABEL, MEMBER_LABEL};
 use nodectl_ports::say::tell;
 use nodectl_types::{text, units::format_duration};
@@ -223,12 +223,12 @@ impl LaunchTable {
     }
 }
 
-const COLUMNS: [Column; 5] = [
-    Column::kept("HOST"),
-    Column::state("STATE"),
-    Column::dropped("GPUS", 2),
-    Column::dropped("JOINED AFTER", 1),
-    Column::kept("NOTE"),
+const COLUMNS: [TableColumn; 5] = [
+    TableColumn::kept("HOST"),
+    TableColumn::state("STATE"),
+    TableColumn::dropped("GPUS", 2),
+    TableColumn::dropped("JOINED AFTER", 1),
+    TableColumn::kept("NOTE"),
 ];
 
 /// What is drawn of a table on a terminal with so many rows. What scrolls out of it could not be

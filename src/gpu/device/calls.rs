@@ -2,7 +2,7 @@
 //! the queue waits.
 
 use super::{
-    DeviceError, DeviceFailure, HostBuffer, UploadSource, memory::DeviceBuffer,
+    DeviceError, DeviceFailure, HostBuffer, HostSource, memory::DeviceBuffer,
     recording::DeviceRecording,
 };
 use std::{
@@ -31,7 +31,7 @@ pub(super) enum DeviceCall {
     Upload {
         to: DeviceBuffer,
         offset: u64,
-        source: UploadSource,
+        source: HostSource,
         reply: Reply<()>,
     },
     Run {

@@ -2,7 +2,7 @@
 
 use super::{
     DeviceError,
-    cut::{Part, Piece},
+    cut::{CutPart, CutPiece},
     error::refused,
     kernel::CompiledKernel,
     learned::KernelShares,
@@ -36,7 +36,7 @@ impl CommandWriter {
     pub(super) fn part(
         &self,
         recorded: &Recorded,
-        part: Part,
+        part: CutPart,
     ) -> Result<RecordingPart, DeviceError> {
         let usage = CommandBufferUsage::SimultaneousUse;
         let mut commands = begin(&self.commands, self.family, usage)?;
@@ -68,7 +68,7 @@ impl RecordedWork {
     fn write(
         &self,
         commands: &mut RecordingCommandBuffer,
-        piece: &Piece,
+        piece: &CutPiece,
     ) -> Result<(), DeviceError> {
         match self {
             Self::Dispatch { kernel, sets, push } => {
@@ -102,7 +102,7 @@ fn dispatch(
     kernel: &CompiledKernel,
     sets: &[(u32, Arc<DescriptorSet>)],
     push: &[u8],
-    piece: &Piece,
+    piece: &CutPiece,
 ) -> Result<(), DeviceError> {
     // SAFETY: the recording keeps the pipeline; the device has the features it needs, else it had
     // not been made.

@@ -20,7 +20,7 @@ pub(super) struct StepSize {
 
 /// Workgroups of a step, or a step without any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct CutPiece {
     pub(super) step: usize,
     /// The first workgroup, and how many there are.
     pub(super) base: [u32; 3],
@@ -31,15 +31,15 @@ pub(super) struct Piece {
 
 /// What is submitted together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) pieces: Vec<Piece>,
+pub(super) struct CutPart {
+    pub(super) pieces: Vec<CutPiece>,
     /// Whether the time that this part takes tells how the rest is to be cut.
     pub(super) tells: bool,
 }
 
 /// How far a recording has come.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct RecordingPlace {
     step: usize,
     /// Workgroups of it that are done, in the order of their numbers.
     done: u64,
@@ -57,13 +57,13 @@ impl StepSize {
 /// The part after `place`, which moves behind it; None at the end.
 pub(super) fn next_part(
     steps: &[StepSize],
-    place: &mut Place,
+    place: &mut RecordingPlace,
     pace: impl Fn(&KernelId) -> Option<KernelPace>,
-) -> Option<Part> {
+) -> Option<CutPart> {
     let (mut pieces, mut left) = (Vec::new(), TARGET);
     while let Some(step) = steps.get(place.step) {
         let Some(kernel) = &step.kernel else {
-            pieces.push(Piece::whole(place.step, step.groups));
+            pieces.push(CutPiece::whole(place.step, step.groups));
             place.next();
             continue;
         };
@@ -85,16 +85,16 @@ pub(super) fn next_part(
         if !pieces.is_empty() {
             break;
         }
-        return Some(Part {
+        return Some(CutPart {
             pieces: vec![place.piece(step, most)],
             tells,
         });
     }
     let tells = false;
-    (!pieces.is_empty()).then_some(Part { pieces, tells })
+    (!pieces.is_empty()).then_some(CutPart { pieces, tells })
 }
 
-impl Place {
+impl RecordingPlace {
     fn next(&mut self) {
         *self = Self {
             step: self.step + 1,
@@ -103,7 +103,7 @@ impl Place {
     }
 
     /// The next workgroups of a step, at most so many, which are a box.
-    fn piece(&mut self, step: &StepSize, most: u64) -> Piece {
+    fn piece(&mut self, step: &StepSize, most: u64) -> CutPiece {
         let [x, y, z] = step.groups.map(u64::from);
         let (row, layer) = (self.done / x, self.done / (x * y));
         let base = [self.done % x, row % y, layer];
@@ -117,7 +117,7 @@ impl Place {
         };
         let begins = self.done == 0;
         self.done += count.iter().product::<u64>();
-        Piece {
+        CutPiece {
             step: self.step,
             base: base.map(|at| at as u32),
             count: count.map(|count| count as u32),
@@ -126,7 +126,7 @@ impl Place {
     }
 }
 
-impl Piece {
+impl CutPiece {
     fn whole(step: usize, groups: [u32; 3]) -> Self {
         Self {
             step,
@@ -167,8 +167,8 @@ mod tests {
         (kernel[0] > 0).then(|| KernelPace::first(share, Duration::from_secs(kernel[0].into())))
     }
 
-    fn parts(steps: &[StepSize]) -> Vec<Part> {
-        let mut place = Place::default();
+    fn parts(steps: &[StepSize]) -> Vec<CutPart> {
+        let mut place = RecordingPlace::default();
         std::iter::from_fn(|| next_part(steps, &mut place, pace)).collect()
     }
 
@@ -222,7 +222,7 @@ mod tests {
         let short = dispatch(1, [50, 1, 1], true);
         assert_eq!(parts(&[copy, short, short, copy]).len(), 1);
         let new = dispatch(0, [1 << 20, 1, 1], true);
-        let first = next_part(&[new], &mut Place::default(), pace).unwrap();
+        let first = next_part(&[new], &mut RecordingPlace::default(), pace).unwrap();
         assert!(first.tells && first.pieces[0].groups() == 64);
         // What a kernel that cannot be divided needs is submitted by itself.
         let long = dispatch(1, [1000, 1, 1], false);

@@ -28,7 +28,7 @@ pub struct HostBuffer {
 
 /// What is uploaded.
 #[derive(Debug)]
-pub enum UploadSource {
+pub enum HostSource {
     /// Copied to memory that the device reads, by the device's thread.
     Bytes(Bytes),
     /// Read by the device where it is.
@@ -100,7 +100,7 @@ impl fmt::Debug for HostBuffer {
     }
 }
 
-impl UploadSource {
+impl HostSource {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -109,19 +109,19 @@ impl UploadSource {
     }
 }
 
-impl From<Bytes> for UploadSource {
+impl From<Bytes> for HostSource {
     fn from(bytes: Bytes) -> Self {
         Self::Bytes(bytes)
     }
 }
 
-impl From<Vec<u8>> for UploadSource {
+impl From<Vec<u8>> for HostSource {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Bytes(bytes.into())
     }
 }
 
-impl From<HostBuffer> for UploadSource {
+impl From<HostBuffer> for HostSource {
     fn from(buffer: HostBuffer) -> Self {
         Self::Host(buffer)
     }

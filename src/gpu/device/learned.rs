@@ -263,7 +263,7 @@ fn replace(file: &Path, content: &LearnedFile) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::cut::{Part, Place, StepSize, next_part},
+        super::cut::{CutPart, RecordingPlace, StepSize, next_part},
         *,
     };
     use proptest::prelude::*;
@@ -288,8 +288,9 @@ mod tests {
             groups: [groups, 1, 1],
             divides: true,
         }];
-        let next = |place: &mut Place| next_part(&steps, place, |kernel| learned.pace(kernel));
-        let took = |part: &Part, one_of| {
+        let next =
+            |place: &mut RecordingPlace| next_part(&steps, place, |kernel| learned.pace(kernel));
+        let took = |part: &CutPart, one_of| {
             let groups = part.pieces.iter().map(|piece| piece.groups());
             let share = KernelShare {
                 groups: groups.clone().sum(),
@@ -298,13 +299,13 @@ mod tests {
             let shares = KernelShares::from([(KERNEL, share)]);
             learned.took(&shares, time(share.groups), one_of);
         };
-        let mut place = Place::default();
-        let parts: Vec<Part> = std::iter::from_fn(|| next(&mut place)).collect();
+        let mut place = RecordingPlace::default();
+        let parts: Vec<CutPart> = std::iter::from_fn(|| next(&mut place)).collect();
         if !parts.iter().any(|part| part.tells) {
             parts.iter().for_each(|part| took(part, parts.len()));
             return parts.len();
         }
-        let (mut place, mut submissions) = (Place::default(), 0);
+        let (mut place, mut submissions) = (RecordingPlace::default(), 0);
         while let Some(part) = next(&mut place) {
             took(&part, 1);
             submissions += 1;

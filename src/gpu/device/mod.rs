@@ -47,7 +47,7 @@ mod thread;
 pub use calls::PendingCall;
 pub use error::DeviceError;
 pub(super) use error::{NO_DRIVER, no_loader};
-pub use host::{HostBuffer, UploadSource};
+pub use host::{HostBuffer, HostSource};
 pub use info::{CooperativeShape, DeviceFeatures, DeviceInfo, DeviceLimits};
 pub use kernel::{Constant, Kernel, KernelSource};
 pub use learned::learned_folder;
@@ -59,7 +59,7 @@ use commands::CommandWriter;
 use kernel::Kernels;
 use learned::Learned;
 use memory::{MemoryKind, MemoryPool, Staging};
-use open::{Messages, Opened, Wanted};
+use open::{Messages, Opened, WantedDevice};
 use recording::DeviceRecorder;
 use std::{
     fmt,
@@ -127,7 +127,7 @@ impl Device {
     /// `NoLoader` and `NoDriver` where Vulkan is not installed; `NoSuchDevice`, which tells what is
     /// there.
     pub fn open(uuid: [u8; 16], options: &DeviceOptions) -> Result<Self, DeviceError> {
-        Self::start(open::open(Wanted::Uuid(uuid), options)?, options)
+        Self::start(open::open(WantedDevice::Uuid(uuid), options)?, options)
     }
 
     /// Opens the best device: discrete before integrated before virtual, software last and only if
@@ -136,7 +136,7 @@ impl Device {
     /// # Errors
     /// As `open`.
     pub fn any(options: &DeviceOptions) -> Result<Self, DeviceError> {
-        Self::start(open::open(Wanted::Best, options)?, options)
+        Self::start(open::open(WantedDevice::Best, options)?, options)
     }
 
     fn start(opened: Opened, options: &DeviceOptions) -> Result<Self, DeviceError> {
@@ -299,14 +299,14 @@ impl Device {
         &self,
         to: &DeviceBuffer,
         offset: u64,
-        source: impl Into<UploadSource>,
+        source: impl Into<HostSource>,
     ) -> PendingCall<()> {
         let source = source.into();
         let range = match recording::inside(to, offset, source.len() as u64) {
             Ok(range) => range,
             Err(why) => return self.invalid(format!("uploading: {why}")),
         };
-        if let UploadSource::Host(buffer) = &source
+        if let HostSource::Host(buffer) = &source
             && buffer.device() != &self.0.opened.device
         {
             return self.invalid("it belongs to another device".into());

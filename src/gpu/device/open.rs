@@ -52,12 +52,12 @@ pub(super) struct Opened {
 
 /// Which device is wanted.
 #[derive(Clone, Copy)]
-pub(super) enum Wanted {
+pub(super) enum WantedDevice {
     Uuid([u8; 16]),
     Best,
 }
 
-pub(super) fn open(wanted: Wanted, options: &DeviceOptions) -> Result<Opened, DeviceError> {
+pub(super) fn open(wanted: WantedDevice, options: &DeviceOptions) -> Result<Opened, DeviceError> {
     let messages = Arc::new(Messages::default());
     let (instance, listener) = instance(options, &messages)?;
     let physical = pick(&instance, wanted, options)?;
@@ -141,7 +141,7 @@ fn listener(messages: Arc<Messages>) -> DebugUtilsMessengerCreateInfo {
 /// The device, among those that can do what `Device` needs.
 fn pick(
     instance: &Arc<Instance>,
-    wanted: Wanted,
+    wanted: WantedDevice,
     options: &DeviceOptions,
 ) -> Result<Arc<PhysicalDevice>, DeviceError> {
     let all = instance
@@ -151,8 +151,8 @@ fn pick(
         .filter_map(|device| Some((info::describe(&device)?, device)))
         .collect();
     let fits = |gpu: &Gpu| match wanted {
-        Wanted::Uuid(uuid) => gpu.uuid == uuid,
-        Wanted::Best => true,
+        WantedDevice::Uuid(uuid) => gpu.uuid == uuid,
+        WantedDevice::Best => true,
     };
     let allowed = |gpu: &Gpu| options.software || gpu.kind != GpuKind::Software;
     let candidates = known.iter().filter(|(gpu, _)| fits(gpu) && allowed(gpu));
@@ -184,7 +184,7 @@ fn is_able(device: &PhysicalDevice) -> bool {
 }
 
 fn no_such_device(
-    wanted: Wanted,
+    wanted: WantedDevice,
     options: &DeviceOptions,
     known: &[(Gpu, Arc<PhysicalDevice>)],
 ) -> DeviceError {
@@ -204,8 +204,8 @@ fn no_such_device(
         );
     }
     let wanted = match wanted {
-        Wanted::Uuid(uuid) => format!("GPU {}", HEXLOWER.encode(&uuid)),
-        Wanted::Best => "GPU that can be used".into(),
+        WantedDevice::Uuid(uuid) => format!("GPU {}", HEXLOWER.encode(&uuid)),
+        WantedDevice::Best => "GPU that can be used".into(),
     };
     DeviceError::NoSuchDevice {
         wanted,

@@ -4,7 +4,7 @@
 use super::{
     DeviceError,
     commands::CommandWriter,
-    cut::{self, Part, Piece, Place, StepSize},
+    cut::{self, CutPart, CutPiece, RecordingPlace, StepSize},
     kernel::Kernel,
     learned::{KernelShares, Learned},
     memory::DeviceBuffer,
@@ -69,7 +69,7 @@ pub(super) struct RecordingCut {
 pub(super) struct RecordingPart {
     pub(super) commands: CommandBuffer,
     pub(super) shares: KernelShares,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<CutPiece>,
 }
 
 impl fmt::Debug for Recorded {
@@ -147,8 +147,8 @@ impl Recorded {
     }
 
     /// None where what is known does not do.
-    fn parts(&self, learned: &Learned) -> Option<Vec<Part>> {
-        let (mut place, mut parts) = (Place::default(), Vec::new());
+    fn parts(&self, learned: &Learned) -> Option<Vec<CutPart>> {
+        let (mut place, mut parts) = (RecordingPlace::default(), Vec::new());
         while let Some(part) = self.next_part(&mut place, learned) {
             if part.tells || parts.len() == MAX_PARTS {
                 return None;
@@ -159,7 +159,11 @@ impl Recorded {
     }
 
     /// The part after `place`, as far as what is known by now says how large it may be.
-    pub(super) fn next_part(&self, place: &mut Place, learned: &Learned) -> Option<Part> {
+    pub(super) fn next_part(
+        &self,
+        place: &mut RecordingPlace,
+        learned: &Learned,
+    ) -> Option<CutPart> {
         cut::next_part(&self.sizes, place, |kernel| learned.pace(kernel))
     }
 }

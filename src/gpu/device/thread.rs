@@ -3,10 +3,10 @@
 //! end, in order, and answers. What a submission uses is kept until then.
 
 use super::{
-    DeviceError, DeviceFailure, HostBuffer, UploadSource,
+    DeviceError, DeviceFailure, HostBuffer, HostSource,
     calls::{Calls, DeviceCall, Reply},
     commands::{self, CommandWriter},
-    cut::Place,
+    cut::RecordingPlace,
     landing::{AfterSubmission, Commands, InFlight, LOOK_UP, Landing, UploadedFrom, land},
     lane::{Lane, LaneSubmission},
     learned::Learned,
@@ -154,8 +154,8 @@ impl Submitter {
             } => {
                 let refused = reply.clone();
                 let planned = match source {
-                    UploadSource::Bytes(bytes) => self.upload(&to, offset, &bytes, reply),
-                    UploadSource::Host(buffer) => self.upload_from(buffer, &to, offset, reply),
+                    HostSource::Bytes(bytes) => self.upload(&to, offset, &bytes, reply),
+                    HostSource::Host(buffer) => self.upload_from(buffer, &to, offset, reply),
                 };
                 if let Err(error) = planned {
                     let _ = refused.try_send(Err(error));
@@ -217,7 +217,7 @@ impl Submitter {
         reply: &Reply<()>,
     ) -> Result<(), DeviceError> {
         let (recorded, learned) = (&recording.0, self.setup.learned.clone());
-        let mut place = Place::default();
+        let mut place = RecordingPlace::default();
         while let Some(part) = recorded.next_part(&mut place, &learned) {
             let tells = part.tells;
             let part = Arc::new(self.setup.writer.part(recorded, part)?);

@@ -6,7 +6,7 @@ use super::{
     cpu::CpuMemory,
     dispatch::{GROUP, Lowering, grid},
     engine::EngineError,
-    expression::{Binary, Expression, ExpressionStep, Line, Unary},
+    expression::{Binary, Expression, ExpressionStep, StraightLine, Unary},
     op::Operation,
 };
 use rayon::prelude::*;
@@ -38,7 +38,7 @@ impl Operation for Elementwise {
                 self.inputs.len()
             ));
         }
-        let constants = Line::new(&self.expression, self.inputs.len())?
+        let constants = StraightLine::new(&self.expression, self.inputs.len())?
             .constants
             .len();
         if constants > MAX_CONSTANTS {
@@ -65,7 +65,8 @@ impl Operation for Elementwise {
         /// Elements to a thread at a time, and to a register: registers stay in the first cache.
         const CHUNK: usize = 1 << 15;
         const BLOCK: usize = 256;
-        let line = Line::new(&self.expression, self.inputs.len()).expect("access() has checked it");
+        let line = StraightLine::new(&self.expression, self.inputs.len())
+            .expect("access() has checked it");
         let in_place = |input: &BufferView| input.is_same(&self.output);
         let inputs = self
             .inputs
@@ -98,7 +99,8 @@ impl Operation for Elementwise {
         if len == 0 {
             return Ok(());
         }
-        let line = Line::new(&self.expression, self.inputs.len()).expect("access() has checked it");
+        let line = StraightLine::new(&self.expression, self.inputs.len())
+            .expect("access() has checked it");
         let repeated: Vec<bool> = self.inputs.iter().map(|input| input.len < len).collect();
         let shader = lowering.generated("elementwise", &wgsl(&line, &repeated));
         let bindings: Vec<&BufferView> = self.inputs.iter().chain([&self.output]).collect();
@@ -126,7 +128,7 @@ fn load(values: &[f32], first: usize, to: &mut [f32]) {
 
 /// The shader of an expression. Constants are parameters, so that it is compiled once for all their
 /// values.
-fn wgsl(line: &Line, repeated: &[bool]) -> String {
+fn wgsl(line: &StraightLine, repeated: &[bool]) -> String {
     let inputs = repeated.len();
     let fields = |count: usize, name: &str, kind: &str| -> String {
         (0..count)

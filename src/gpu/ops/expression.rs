@@ -100,7 +100,7 @@ pub enum ExpressionStep {
 
 /// An expression in straight-line form: equal parts are computed once. The last step is the result.
 #[derive(Clone, Debug, Default)]
-pub struct Line {
+pub struct StraightLine {
     pub steps: Vec<ExpressionStep>,
     pub constants: Vec<f32>,
 }
@@ -108,7 +108,7 @@ pub struct Line {
 /// More would not fit the registers of a GPU.
 const MAX_STEPS: usize = 128;
 
-impl Line {
+impl StraightLine {
     pub fn new(expression: &Expression, inputs: usize) -> Result<Self, String> {
         let mut line = Self::default();
         line.add(expression, inputs)?;

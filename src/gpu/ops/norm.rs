@@ -212,7 +212,7 @@ impl Norm {
 }
 
 /// What the gradients of a normalization are made of.
-struct Rows<'a> {
+struct NormRows<'a> {
     groups: Groups,
     x: &'a [f32],
     dy: &'a [f32],
@@ -221,7 +221,7 @@ struct Rows<'a> {
     inverses: &'a [f32],
 }
 
-impl Rows<'_> {
+impl NormRows<'_> {
     /// The normalized number at a place.
     #[inline(always)]
     fn z(&self, group: usize, at: usize) -> f32 {
@@ -318,7 +318,7 @@ impl Operation for NormBackward {
             memory.read::<f32>(&self.means),
             memory.read::<f32>(&self.inverses),
         );
-        let rows = Rows {
+        let rows = NormRows {
             groups: self.groups,
             x,
             dy,

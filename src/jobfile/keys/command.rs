@@ -29,7 +29,7 @@ pub fn plan(
     };
     let env = env(fields)?;
     let outputs = fields.one_or_more("outputs")?;
-    let mut known = Known::new(params);
+    let mut known = PlaceholderNames::new(params);
     known.add(&template::BUILTINS);
     for item in words
         .iter()
@@ -58,7 +58,7 @@ pub fn env_of(
     params: &ParamSpace,
 ) -> Result<Vec<(String, String)>, Fault> {
     let env = env(fields)?;
-    let mut known = Known::new(params);
+    let mut known = PlaceholderNames::new(params);
     known.add(&template::BUILTINS);
     for (_, value) in &env {
         check_placeholders(fields, value, &known)?;
@@ -190,12 +190,12 @@ fn no_nul<'i>(items: impl IntoIterator<Item = &'i Item<String>>) -> Result<(), F
 
 /// The names that placeholders may have. There may be as many of either, so they are found and not
 /// searched.
-pub struct Known<'n> {
+pub struct PlaceholderNames<'n> {
     pub names: Vec<&'n str>,
     set: BTreeSet<&'n str>,
 }
 
-impl<'n> Known<'n> {
+impl<'n> PlaceholderNames<'n> {
     pub fn new(params: &'n ParamSpace) -> Self {
         let names = params.names();
         Self {
@@ -218,7 +218,7 @@ impl<'n> Known<'n> {
 pub fn check_placeholders(
     fields: &Fields<'_, '_>,
     item: &Item<String>,
-    known: &Known<'_>,
+    known: &PlaceholderNames<'_>,
 ) -> Result<(), Fault> {
     let found = template::placeholders(&item.value).map_err(|error| {
         let length = match &error {

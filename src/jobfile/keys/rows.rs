@@ -19,7 +19,7 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 /// The most parameters: each task gets them by name.
 const MAX_COLUMNS: usize = 100_000;
 
-type Rows = (Vec<String>, Vec<Value>);
+type RowTable = (Vec<String>, Vec<Value>);
 
 /// Reads the parameter sets; a problem is shown at `span`, where the file is named.
 pub fn load(context: &Context<'_>, name: &str, span: Range<usize>) -> Result<ParamSpace, Fault> {
@@ -34,12 +34,12 @@ pub fn read(path: &Path) -> Result<(Vec<String>, Vec<Value>), String> {
     read_as(path, &path.display().to_string())
 }
 
-fn read_as(path: &Path, name: &str) -> Result<Rows, String> {
+fn read_as(path: &Path, name: &str) -> Result<RowTable, String> {
     let ending = path
         .extension()
         .map(|ending| ending.to_string_lossy().to_lowercase())
         .unwrap_or_default();
-    let read: fn(File) -> Result<Rows, String> = match ending.as_str() {
+    let read: fn(File) -> Result<RowTable, String> = match ending.as_str() {
         "csv" => |file| csv_rows(file, b','),
         "tsv" => |file| csv_rows(file, b'\t'),
         "jsonl" | "ndjson" => json_rows,
@@ -70,7 +70,7 @@ fn open(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-fn csv_rows(file: File, delimiter: u8) -> Result<Rows, String> {
+fn csv_rows(file: File, delimiter: u8) -> Result<RowTable, String> {
     // Trimmed here: the reader takes quadratic time for it.
     let mut reader = csv::ReaderBuilder::new()
         .delimiter(delimiter)
@@ -148,7 +148,7 @@ fn check_count(cells: usize) -> Result<(), String> {
     }
 }
 
-fn json_rows(file: File) -> Result<Rows, String> {
+fn json_rows(file: File) -> Result<RowTable, String> {
     let mut reader = BufReader::new(file);
     let mut rows = JsonRows::default();
     let mut line = Vec::new();
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
     use std::{fs, time::Instant};
 
-    fn read_text(name: &str, text: &str) -> Result<Rows, String> {
+    fn read_text(name: &str, text: &str) -> Result<RowTable, String> {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(name), text).unwrap();
         read_as(&dir.path().join(name), name)

@@ -5,7 +5,7 @@
 //! order, tasks that wait on a busy node are taken back for an idle one, and stragglers may run
 //! twice: the first result counts.
 
-use super::{Active, Coordinator, NodeRefusal, gangs::last_of};
+use super::{ActiveTask, Coordinator, NodeRefusal, gangs::last_of};
 use crate::{
     core::{Core, Try},
     lattice::Lattice,
@@ -457,7 +457,8 @@ impl Coordinator {
     /// A node is gone, and with it what it was doing.
     pub(super) fn node_lost(&mut self, node: NodeId) -> usize {
         self.nodes.remove(&node);
-        let on_node = |attempts: &Vec<Active>| attempts.iter().any(|active| active.node == node);
+        let on_node =
+            |attempts: &Vec<ActiveTask>| attempts.iter().any(|active| active.node == node);
         let lost: Vec<_> = self
             .active
             .iter()
@@ -559,7 +560,7 @@ impl Coordinator {
         node: NodeId,
         task: TaskIndex,
         attempt: Attempt,
-    ) -> Option<&Active> {
+    ) -> Option<&ActiveTask> {
         self.active
             .get(&task)?
             .iter()
@@ -568,7 +569,7 @@ impl Coordinator {
 
     pub(super) fn add_active(&mut self, node: NodeId, task: TaskIndex, attempt: Attempt) {
         self.sequence += 1;
-        let active = Active {
+        let active = ActiveTask {
             attempt,
             node,
             sequence: self.sequence,
@@ -588,7 +589,7 @@ impl Coordinator {
         let Some(attempts) = self.active.get_mut(&task) else {
             return;
         };
-        let is_it = |active: &&mut Active| (active.node, active.attempt) == (node, attempt);
+        let is_it = |active: &&mut ActiveTask| (active.node, active.attempt) == (node, attempt);
         let Some(active) = attempts.iter_mut().find(is_it) else {
             return;
         };
@@ -606,7 +607,7 @@ impl Coordinator {
         let Some(attempts) = self.active.get_mut(&task) else {
             return;
         };
-        let is_it = |active: &Active| (active.node, active.attempt) == (node, attempt);
+        let is_it = |active: &ActiveTask| (active.node, active.attempt) == (node, attempt);
         let Some(position) = attempts.iter().position(is_it) else {
             return;
         };

@@ -14,7 +14,7 @@ pub struct Ends {
     /// Of each task its distance from the one before, positive ones doubled and negative ones
     /// doubled less one, seven bits a byte from the lowest on, the last byte without its high bit.
     distances: Vec<u8>,
-    marks: Vec<Mark>,
+    marks: Vec<DistanceMark>,
     count: usize,
     last: TaskIndex,
     /// Positions of tasks that stand further on by now, or nowhere.
@@ -25,7 +25,7 @@ pub struct Ends {
 
 /// Where the distance of a task begins, and the task before it.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct DistanceMark {
     at: usize,
     before: TaskIndex,
 }
@@ -39,7 +39,7 @@ impl Ends {
         };
         self.anew.extend(before);
         if self.count.is_multiple_of(MARKED) {
-            self.marks.push(Mark {
+            self.marks.push(DistanceMark {
                 at: self.distances.len(),
                 before: self.last,
             });
@@ -89,7 +89,7 @@ impl Ends {
     /// All that stand at a position or behind it.
     fn from(&self, position: usize) -> impl Iterator<Item = TaskIndex> + '_ {
         let mark = self.marks.get(position / MARKED);
-        let Mark { at, before } = mark.copied().unwrap_or(Mark {
+        let DistanceMark { at, before } = mark.copied().unwrap_or(DistanceMark {
             at: self.distances.len(),
             before: 0,
         });
@@ -104,7 +104,7 @@ impl Ends {
 
     #[cfg(test)]
     pub fn memory_bytes(&self) -> usize {
-        self.distances.len() + self.marks.len() * size_of::<Mark>()
+        self.distances.len() + self.marks.len() * size_of::<DistanceMark>()
     }
 }
 

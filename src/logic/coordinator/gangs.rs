@@ -31,7 +31,7 @@ const PROBE_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a coordinator knows of its gangs; its successor learns it again.
 #[derive(Debug, Default)]
-pub(super) struct Gangs {
+pub(super) struct CoordinatedGangs {
     /// Which nodes its attempts are on.
     pub(super) placed: BTreeMap<Try, Vec<NodeId>>,
     /// The one that was ordered last, until it begins.
@@ -46,7 +46,7 @@ pub(super) struct Gangs {
     probed: Option<Time>,
 }
 
-impl Gangs {
+impl CoordinatedGangs {
     /// How many have processes on that node.
     pub(super) fn count_on(&self, node: NodeId) -> u32 {
         let placed = self.placed.values();

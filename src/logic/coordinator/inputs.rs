@@ -10,7 +10,7 @@ const TRIES: u32 = 5;
 
 /// The job's files are being brought here, while there is a ticket.
 #[derive(Debug, Default)]
-pub(super) struct Fetch {
+pub(super) struct InputFetch {
     ticket: Option<u64>,
     tries: u32,
 }

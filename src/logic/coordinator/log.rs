@@ -37,7 +37,7 @@ const MOST_KEYS: usize = 16_384;
 
 /// An entry that a user wants to append.
 #[derive(Debug)]
-pub struct Appended {
+pub struct WantedAppend {
     pub key: EntryKey,
     /// None of so many entries has the key.
     pub known: TaskIndex,
@@ -47,7 +47,7 @@ pub struct Appended {
 #[derive(Debug, Default)]
 pub(super) struct Log {
     proposer: beginning::Proposer,
-    ballot: voters::Ballot,
+    ballot: voters::ClaimVotes,
     /// Entries are taken: all that counted under earlier claims is here.
     open: bool,
     /// Behind the last entry.
@@ -68,14 +68,14 @@ pub(super) struct Log {
     keys_from: TaskIndex,
     /// The keys in the order of their entries.
     newest: VecDeque<EntryKey>,
-    coming: VecDeque<(Waiter, Appended)>,
+    coming: VecDeque<(Waiter, WantedAppend)>,
     waiting: Vec<(Waiter, TaskIndex)>,
 }
 
 impl Log {
     pub(super) fn new(is_witness: bool) -> Self {
         Self {
-            ballot: voters::Ballot::new(is_witness),
+            ballot: voters::ClaimVotes::new(is_witness),
             ..Self::default()
         }
     }
@@ -148,7 +148,7 @@ impl Log {
 
 impl Coordinator {
     /// Appends an entry to the log, and answers when it counts, and all before it.
-    pub fn append(&mut self, core: &mut Core, asker: Asker, appended: Appended) {
+    pub fn append(&mut self, core: &mut Core, asker: Asker, appended: WantedAppend) {
         let waiter = Waiter::new(core, asker);
         let is_log = self.is_log();
         let Some(log) = self.log.as_mut().filter(|_| is_log) else {

@@ -59,7 +59,7 @@ use std::{
 };
 
 pub use inputs::Inputs;
-pub use log::Appended;
+pub use log::WantedAppend;
 pub use progress::Watcher;
 
 /// How often a coordinator with unfinished work looks around.
@@ -75,7 +75,7 @@ const FREE_IS_NEWS: Duration = Duration::from_secs(1);
 
 /// A task ordered from a node and not known to have ended.
 #[derive(Clone, Debug)]
-struct Active {
+struct ActiveTask {
     attempt: Attempt,
     node: NodeId,
     /// Which of this coordinator's orders it was.
@@ -163,7 +163,7 @@ pub struct Coordinator {
     fresh: TaskIndex,
     /// Tasks to order again, and first.
     again: BTreeSet<TaskIndex>,
-    active: BTreeMap<TaskIndex, Vec<Active>>,
+    active: BTreeMap<TaskIndex, Vec<ActiveTask>>,
     /// Where a task failed last: it is tried elsewhere first.
     failed_on: BTreeMap<TaskIndex, NodeId>,
     /// How often a task's failure was put down to its node.
@@ -174,7 +174,7 @@ pub struct Coordinator {
     used_numbers: u32,
     nodes: BTreeMap<NodeId, Box<NodeWork>>,
     startups: startup::Startups,
-    gangs: gangs::Gangs,
+    gangs: gangs::CoordinatedGangs,
     graph: graph::TaskGraph,
     log: Option<Box<log::Log>>,
     rows: Option<Box<rows::Rows>>,
@@ -197,7 +197,7 @@ pub struct Coordinator {
     /// over may be the only one that has some of what its predecessor sent to its replicas, and
     /// what counts for want of company is here alone.
     confirmed: bool,
-    inputs: inputs::Fetch,
+    inputs: inputs::InputFetch,
     /// The round of retries that is taken into account.
     round: u32,
     stopping: stopping::Stopping,
@@ -233,7 +233,7 @@ impl Coordinator {
             used_numbers: 0,
             nodes: BTreeMap::new(),
             startups: startup::Startups::default(),
-            gangs: gangs::Gangs::default(),
+            gangs: gangs::CoordinatedGangs::default(),
             graph: graph::TaskGraph::new(&spec, lattice),
             rows: rows::Rows::new(&spec.params, lattice).map(Box::new),
             log: spec
@@ -255,7 +255,7 @@ impl Coordinator {
             kept: recover,
             claim_kept: false,
             confirmed: !recover,
-            inputs: inputs::Fetch::default(),
+            inputs: inputs::InputFetch::default(),
             round: head.round,
             stopping: stopping::Stopping::new(spec.work.sweep.as_ref()),
             search: search::Search::new(&spec.params, spec.work.sweep.as_ref(), lattice)

@@ -1,7 +1,7 @@
 //! Who runs what, and who knows what: asked after a takeover, and of every node that is met, now
 //! and then of all. Whatever runs is taken on, whoever ordered it.
 
-use super::{Active, Coordinator, NodeWork};
+use super::{ActiveTask, Coordinator, NodeWork};
 use crate::{core::Core, lattice::Lattice};
 use nodectl_types::{
     Attempt, JobHead, Message, NodeId, TaskIndex, Time, limits, message::Inventory,
@@ -172,7 +172,7 @@ impl Coordinator {
             .copied()
             .collect();
         let running: BTreeSet<_> = inventory.running.iter().copied().collect();
-        let mine = |task: TaskIndex, active: &Active| {
+        let mine = |task: TaskIndex, active: &ActiveTask| {
             active.node == from && !held.contains(&(task, active.attempt))
         };
         let lost: Vec<_> = self

@@ -117,7 +117,7 @@ pub struct ResultPipeline {
     settling: BTreeMap<TaskIndex, Vec<Arc<TaskRecord>>>,
     spare: BTreeMap<TaskIndex, SpareResult>,
     /// Ends that were told and could not be taken in yet.
-    told: told::Told,
+    told: told::ToldEnds,
 }
 
 impl ResultPipeline {

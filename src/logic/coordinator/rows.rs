@@ -36,12 +36,12 @@ struct Adding {
 /// Which task a row is, and the claim under which that was last written down: if it has been tried,
 /// the row counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct RowPlace {
     task: TaskIndex,
     since: u32,
 }
 
-impl Place {
+impl RowPlace {
     fn of(record: &TaskRecord) -> Self {
         let since = match record.is_added() {
             true => record.accepted,
@@ -59,7 +59,7 @@ impl Place {
 pub(super) struct Rows {
     /// Of tasks that may run yet, and of those that failed for good.
     known: BTreeMap<TaskIndex, (Option<EntryKey>, Params)>,
-    keys: BTreeMap<EntryKey, Place>,
+    keys: BTreeMap<EntryKey, RowPlace>,
     /// Tasks that are rows which others are, too: they were written under a claim under which they
     /// never counted, and their users asked the next one.
     doubles: BTreeSet<TaskIndex>,
@@ -106,13 +106,13 @@ impl Rows {
         // The task may have been another row before, which never counted.
         let before = self.known.get(&task).and_then(|(key, _)| *key);
         if let Some(before) = before.filter(|before| record.row != Some(*before)) {
-            let is_it = |place: &Place| place.task == task;
+            let is_it = |place: &RowPlace| place.task == task;
             if self.keys.get(&before).is_some_and(is_it) {
                 self.keys.remove(&before);
             }
         }
         if let Some(key) = record.row {
-            self.note_key(key, Place::of(record));
+            self.note_key(key, RowPlace::of(record));
         }
         match record.outcome {
             Outcome::Added if record.row.is_none() => {
@@ -133,7 +133,7 @@ impl Rows {
     pub(super) fn note_tried(&mut self, record: &TaskRecord) {
         self.keep_row(record);
         if let Some(key) = record.row {
-            self.note_key(key, Place::of(record));
+            self.note_key(key, RowPlace::of(record));
         }
     }
 
@@ -144,7 +144,7 @@ impl Rows {
     }
 
     /// A row is a task. Of two tasks that it is, only that counted which was written later.
-    fn note_key(&mut self, key: EntryKey, place: Place) {
+    fn note_key(&mut self, key: EntryKey, place: RowPlace) {
         let known = *self.keys.entry(key).or_insert(place);
         if known.task != place.task {
             let (first, last) = match known.since <= place.since {
@@ -273,7 +273,7 @@ impl Coordinator {
                     left -= 1;
                     self.write_row(core, key, params)
                 });
-                rows.keys.entry(key).or_insert(Place {
+                rows.keys.entry(key).or_insert(RowPlace {
                     task,
                     since: self.epoch,
                 });

@@ -22,14 +22,14 @@ const MOST_CHARS: usize = 500;
 /// What a coordinator knows of its job's workers; its successor learns it again.
 #[derive(Debug, Default)]
 pub struct Startups {
-    failed: BTreeMap<NodeId, FailedStarts>,
+    failed: BTreeMap<NodeId, NodeFailedStarts>,
     /// A task ended in a way that needs a worker.
     came_up: bool,
 }
 
 /// Of one node.
 #[derive(Debug, Default)]
-struct FailedStarts {
+struct NodeFailedStarts {
     count: u32,
     /// What the last one said, unless one came up since.
     why: Option<String>,

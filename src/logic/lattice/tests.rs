@@ -5,7 +5,7 @@ use nodectl_types::{Failure, NodeId, Outcome};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum End {
+enum CellEnd {
     Done,
     Failed,
     Cancelled,
@@ -13,17 +13,17 @@ enum End {
 
 fn record(
     task: u32,
-    end: End,
+    end: CellEnd,
     accepted: u32,
     (epoch, number): (u32, u32),
     failures: u32,
 ) -> TaskRecord {
     let outcome = match end {
-        End::Done => Outcome::Done,
-        End::Failed => Outcome::Failed(Failure::Exit(1)),
-        End::Cancelled => Outcome::Cancelled,
+        CellEnd::Done => Outcome::Done,
+        CellEnd::Failed => Outcome::Failed(Failure::Exit(1)),
+        CellEnd::Cancelled => Outcome::Cancelled,
     };
-    let failures = if end == End::Failed { failures } else { 0 };
+    let failures = if end == CellEnd::Failed { failures } else { 0 };
     let (attempt, node) = (
         Attempt {
             epoch,
@@ -45,7 +45,7 @@ const TASKS: u32 = 8;
 prop_compose! {
     fn any_record()(
         task in 0..TASKS + 2,
-        end in prop::sample::select(vec![End::Done, End::Failed, End::Cancelled]),
+        end in prop::sample::select(vec![CellEnd::Done, CellEnd::Failed, CellEnd::Cancelled]),
         // Some that do not fit into 8 bytes, too.
         accepted in prop::sample::select(vec![1, 2, 3, 2047, 2048]),
         epoch in prop::sample::select(vec![1, 2, 3, 2047, 2048]),
@@ -172,8 +172,8 @@ proptest! {
 #[test]
 fn a_result_that_a_later_coordinator_accepted_counts_more() {
     let (first, second) = (
-        record(0, End::Done, 1, (1, 1), 0),
-        record(0, End::Done, 2, (1, 2), 0),
+        record(0, CellEnd::Done, 1, (1, 1), 0),
+        record(0, CellEnd::Done, 2, (1, 2), 0),
     );
     assert_eq!(Cell::of(&first).join(Cell::of(&second)), Cell::of(&second));
 }
@@ -182,7 +182,7 @@ fn a_result_that_a_later_coordinator_accepted_counts_more() {
 fn what_rests_costs_the_same_however_many_tasks_there_are() {
     let mut lattice = Lattice::new(100_000);
     for task in 0..100_000 {
-        lattice.merge(&record(task, End::Done, 1, (1, 1), 0));
+        lattice.merge(&record(task, CellEnd::Done, 1, (1, 1), 0));
     }
     assert!(lattice.memory_bytes() > 800_000);
     lattice.rest();
@@ -198,7 +198,7 @@ fn what_rests_costs_the_same_however_many_tasks_there_are() {
 #[test]
 fn a_task_beyond_the_job_is_never_news() {
     let mut lattice = Lattice::new(TASKS);
-    assert!(!lattice.merge(&record(TASKS, End::Done, 1, (1, 1), 0)));
+    assert!(!lattice.merge(&record(TASKS, CellEnd::Done, 1, (1, 1), 0)));
     assert_eq!(lattice.done(), 0);
 }
 
@@ -242,7 +242,7 @@ fn a_result_that_cannot_be_read_gives_way_to_another_and_to_nothing_less() {
 
 #[test]
 fn results_of_more_claims_than_have_a_place_are_known_too() {
-    let claims = Packed::CLAIMS as u32 + 2;
+    let claims = PackedCell::CLAIMS as u32 + 2;
     let record = |task| {
         let attempt = Attempt {
             epoch: 1,

@@ -23,7 +23,7 @@ use nodectl_types::{
     NodeId, NodeInfo, Time, limits,
     membership::{MemberRecord, MemberRecords, Packet},
 };
-use patience::Tuning;
+use patience::PatienceTuning;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
@@ -99,7 +99,13 @@ pub struct Members {
 
 impl Members {
     pub fn new(info: NodeInfo, generation: u64, seed: u64) -> Self {
-        let swim = Swim::new(info.id, generation, &info.addrs, Tuning::LIFEGUARD, seed);
+        let swim = Swim::new(
+            info.id,
+            generation,
+            &info.addrs,
+            PatienceTuning::LIFEGUARD,
+            seed,
+        );
         Self {
             me: info.id,
             swim,

@@ -17,7 +17,7 @@ const PUNCTUAL: Duration = Duration::from_secs(10);
 
 /// What decides how long members are waited for.
 #[derive(Clone, Copy, Debug)]
-pub struct Tuning {
+pub struct PatienceTuning {
     /// Between two probes.
     pub period: Duration,
     /// How long a direct answer may take before others are asked to ask.
@@ -37,7 +37,7 @@ pub struct Tuning {
     pub recovery: u8,
 }
 
-impl Tuning {
+impl PatienceTuning {
     pub const LIFEGUARD: Self = Self {
         period: limits::PROBE_PERIOD,
         rtt: limits::PROBE_RTT,
@@ -94,7 +94,7 @@ pub enum Lateness {
 }
 
 impl Slowness {
-    pub fn new(tuning: &Tuning) -> Self {
+    pub fn new(tuning: &PatienceTuning) -> Self {
         Self {
             points: 0,
             slowest: tuning.slowest,

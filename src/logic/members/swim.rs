@@ -9,7 +9,7 @@
 use super::{
     MembershipChange, SwimOutcome,
     news::NewsQueue,
-    patience::{Lateness, Slowness, Tuning},
+    patience::{Lateness, PatienceTuning, Slowness},
     probing::Probing,
 };
 use nodectl_types::{
@@ -82,7 +82,7 @@ pub struct Swim {
     pub(super) me: NodeId,
     incarnation: u64,
     addrs: Vec<SocketAddr>,
-    pub(super) tuning: Tuning,
+    pub(super) tuning: PatienceTuning,
     pub(super) rng: StdRng,
     pub(super) table: BTreeMap<NodeId, SwimEntry>,
     pub(super) suspects: BTreeSet<NodeId>,
@@ -104,7 +104,7 @@ impl Swim {
         me: NodeId,
         incarnation: u64,
         addrs: &[SocketAddr],
-        tuning: Tuning,
+        tuning: PatienceTuning,
         seed: u64,
     ) -> Self {
         Self {

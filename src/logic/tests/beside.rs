@@ -4,7 +4,7 @@ use super::*;
 use nodectl_types::After;
 
 /// Two jobs on one node that has room for eight of their tasks.
-struct Pair {
+struct JobPair {
     solo: Solo,
     first: JobId,
     second: JobId,
@@ -19,7 +19,7 @@ fn small(name: &str, tasks: u32) -> JobSpec {
     }
 }
 
-impl Pair {
+impl JobPair {
     fn new(tasks: u32, at_once: u32) -> Self {
         let mut solo = Solo::on(node(), small("first", tasks));
         let first = solo.job;
@@ -63,7 +63,7 @@ impl Pair {
 
 #[test]
 fn open_tasks_of_a_job_count_against_those_of_one_beside_it() {
-    let mut pair = Pair::new(3, 4);
+    let mut pair = JobPair::new(3, 4);
     assert_eq!(
         pair.started(3),
         1,
@@ -80,7 +80,7 @@ fn open_tasks_of_a_job_count_against_those_of_one_beside_it() {
 
 #[test]
 fn a_job_whose_places_are_all_taken_beside_it_waits_and_says_for_whom() {
-    let mut pair = Pair::new(4, 2);
+    let mut pair = JobPair::new(4, 2);
     assert_eq!(pair.started(4), 0);
     assert_eq!(pair.phase(pair.second), Phase::Waiting);
     let now = Now {

@@ -11,7 +11,7 @@ const BETA: NodeId = NodeId([2; 32]);
 
 /// Two members, and a wire between them that loses nothing. Their disks answer at once; tasks run
 /// until they are ended.
-struct Pair {
+struct MemberPair {
     nodes: [State; 2],
     mono: Time,
     /// What runs, and where.
@@ -27,7 +27,7 @@ struct Pair {
     wall_ms: u64,
 }
 
-impl Pair {
+impl MemberPair {
     fn new(first: Terms, second: Terms) -> Self {
         let state = |id: NodeId, name: &str, terms: Terms| {
             let info = NodeInfo {
@@ -267,7 +267,7 @@ fn an_order_to_a_node_that_takes_no_work_is_returned_whoever_sends_it() {
 
 #[test]
 fn what_a_node_refuses_runs_elsewhere_and_is_no_failure() {
-    let mut pair = Pair::new(Terms::default(), takes_none());
+    let mut pair = MemberPair::new(Terms::default(), takes_none());
     // The coordinator does not know: as one of an older version, or one that lies.
     let version = pair.info(1).version + 1;
     let open = NodeInfo {
@@ -297,7 +297,7 @@ fn what_a_node_refuses_runs_elsewhere_and_is_no_failure() {
         format!("{explained:?}").contains("beta: cannot take it: it takes no work"),
         "{explained:?}"
     );
-    let failures = |pair: &Pair| {
+    let failures = |pair: &MemberPair| {
         pair.nodes
             .iter()
             .map(|state| state.core.directory.get(job).unwrap().failed)
@@ -322,7 +322,7 @@ fn what_a_node_refuses_runs_elsewhere_and_is_no_failure() {
 
 #[test]
 fn another_member_cannot_take_back_what_the_owner_said() {
-    let mut pair = Pair::new(Terms::default(), Terms::default());
+    let mut pair = MemberPair::new(Terms::default(), Terms::default());
     let drain = |on| Query::Node(BETA, NodeQuery::Drain { on });
     // Said by another member, and taken back by one.
     assert_eq!(pair.ask(0, drain(true)), Ok(Answer::Ok));
@@ -357,7 +357,7 @@ fn another_member_cannot_take_back_what_the_owner_said() {
 
 #[test]
 fn what_a_setting_says_only_the_setting_takes_back() {
-    let mut pair = Pair::new(Terms::default(), takes_none());
+    let mut pair = MemberPair::new(Terms::default(), takes_none());
     let denied = Err(QueryError::Denied(
         "beta takes no work (node.takes_work)".into(),
     ));
@@ -391,7 +391,7 @@ fn a_drain_by_its_owner_outlasts_the_node() {
 
 #[test]
 fn what_waits_on_a_drained_node_goes_elsewhere_and_what_runs_goes_on() {
-    let mut pair = Pair::new(Terms::default(), Terms::default());
+    let mut pair = MemberPair::new(Terms::default(), Terms::default());
     pair.submit(40);
     pair.wait(200);
     assert_eq!(pair.here(1), 2);
@@ -435,8 +435,8 @@ fn seen(seconds: u64) -> Input {
 }
 
 /// The second node is idle at first, and runs as much as it can.
-fn lent(when_closed: WhenClosed) -> Pair {
-    let mut pair = Pair::new(Terms::default(), idle(when_closed));
+fn lent(when_closed: WhenClosed) -> MemberPair {
+    let mut pair = MemberPair::new(Terms::default(), idle(when_closed));
     assert_eq!(pair.info(1).closed, Some(Closed::Looking));
     pair.give(1, seen(601));
     assert_eq!(pair.info(1).closed, None);
@@ -492,7 +492,7 @@ fn tasks_may_finish_or_have_a_grace() {
 
 #[test]
 fn a_pause_is_its_owners_outlasts_the_node_and_ends() {
-    let mut pair = Pair::new(Terms::default(), Terms::default());
+    let mut pair = MemberPair::new(Terms::default(), Terms::default());
     pair.submit(40);
     pair.wait(500);
     let pause = Pause {
@@ -597,7 +597,7 @@ fn a_node_takes_the_jobs_that_its_owner_admits_and_explain_says_why_not() {
         admits,
         ..Policy::default()
     };
-    let mut pair = Pair::new(
+    let mut pair = MemberPair::new(
         Terms::default(),
         Terms {
             policy,

@@ -13,9 +13,9 @@ const FULL_WEIGHT: usize = 25;
 const TRIES: u32 = 64;
 
 /// Numbers that follow from a seed and a task.
-pub(super) struct Stream(blake3::OutputReader);
+pub(super) struct RandomStream(blake3::OutputReader);
 
-impl Stream {
+impl RandomStream {
     pub(super) fn new(seed: u32, task: TaskIndex) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(b"nodectl tpe");
@@ -43,10 +43,10 @@ impl Stream {
 pub(super) struct Mixture<'a> {
     /// Their logarithms, those of the kernels in order; the last is as wide as the space.
     log_weights: Vec<f64>,
-    axes: Vec<Axis<'a>>,
+    axes: Vec<ParzenAxis<'a>>,
 }
 
-enum Axis<'a> {
+enum ParzenAxis<'a> {
     Choice {
         /// Of each kernel, for each of the choices.
         log_probabilities: Vec<Vec<f64>>,
@@ -85,7 +85,7 @@ impl<'a> Mixture<'a> {
                 SearchAxis::Whole { .. } | SearchAxis::Fraction { .. } => {
                     let scale = Scale::of(axis);
                     let kernels = normals(scale, numbers);
-                    Axis::Number { scale, kernels }
+                    ParzenAxis::Number { scale, kernels }
                 }
             }
         };
@@ -96,15 +96,17 @@ impl<'a> Mixture<'a> {
     }
 
     /// A point of the space.
-    pub(super) fn sample(&self, stream: &mut Stream) -> Vec<f64> {
+    pub(super) fn sample(&self, stream: &mut RandomStream) -> Vec<f64> {
         let weights = self.log_weights.iter().map(|weight| weight.exp());
         let kernel = pick(weights, stream);
-        let draw = |axis: &Axis<'_>| match axis {
-            Axis::Choice { log_probabilities } => {
+        let draw = |axis: &ParzenAxis<'_>| match axis {
+            ParzenAxis::Choice { log_probabilities } => {
                 let probabilities = log_probabilities[kernel].iter().map(|log| log.exp());
                 pick(probabilities, stream) as f64
             }
-            Axis::Number { scale, kernels } => scale.back(kernels[kernel].sample(*scale, stream)),
+            ParzenAxis::Number { scale, kernels } => {
+                scale.back(kernels[kernel].sample(*scale, stream))
+            }
         };
         self.axes.iter().map(draw).collect()
     }
@@ -124,7 +126,7 @@ impl<'a> Mixture<'a> {
     }
 }
 
-impl Axis<'_> {
+impl ParzenAxis<'_> {
     /// Adds the logarithm of each kernel's density at a number.
     fn add_logs(&self, number: f64, logs: &mut [f64]) {
         match self {
@@ -202,7 +204,7 @@ impl Normal {
         }
     }
 
-    fn sample(&self, scale: Scale<'_>, stream: &mut Stream) -> f64 {
+    fn sample(&self, scale: Scale<'_>, stream: &mut RandomStream) -> f64 {
         for _ in 0..TRIES {
             let number = self.mean + self.deviation * stream.normal();
             if (scale.low..=scale.high).contains(&number) {
@@ -248,7 +250,7 @@ fn weights(count: usize) -> Vec<f64> {
     observed.chain([PRIOR_WEIGHT]).collect()
 }
 
-fn choices(count: usize, observed: impl Iterator<Item = f64>) -> Axis<'static> {
+fn choices(count: usize, observed: impl Iterator<Item = f64>) -> ParzenAxis<'static> {
     let observed: Vec<_> = observed.collect();
     let kernels = observed.len() as f64 + 1.0;
     let rest = PRIOR_WEIGHT / kernels;
@@ -260,7 +262,7 @@ fn choices(count: usize, observed: impl Iterator<Item = f64>) -> Axis<'static> {
             .collect()
     };
     let observed = observed.into_iter().map(|number| of(Some(number as usize)));
-    Axis::Choice {
+    ParzenAxis::Choice {
         log_probabilities: observed.chain([of(None)]).collect(),
     }
 }
@@ -291,7 +293,7 @@ fn normals(scale: Scale<'_>, observed: impl Iterator<Item = f64>) -> Vec<Normal>
 }
 
 /// Which of some that weigh as much, 1 in all.
-fn pick(weights: impl Iterator<Item = f64>, stream: &mut Stream) -> usize {
+fn pick(weights: impl Iterator<Item = f64>, stream: &mut RandomStream) -> usize {
     let mut left = stream.uniform();
     let mut last = 0;
     for (index, weight) in weights.enumerate() {
@@ -378,7 +380,7 @@ mod tests {
             .map(|number| vec![0.2 + 0.0005 * f64::from(number)])
             .collect();
         let mixture = Mixture::new(&axes, &points);
-        let mut stream = Stream::new(1, 2);
+        let mut stream = RandomStream::new(1, 2);
         let samples: Vec<f64> = (0..1000).map(|_| mixture.sample(&mut stream)[0]).collect();
         let near = samples.iter().filter(|x| (0.1..0.32).contains(*x)).count();
         assert!(near > 900, "{near}");

@@ -3,7 +3,7 @@
 use super::*;
 
 /// What a sweep is to find: its space, and the value of a point.
-struct Problem {
+struct SweepProblem {
     name: &'static str,
     axes: Vec<(String, SearchAxis)>,
     value: fn(&[f64]) -> f64,
@@ -57,23 +57,23 @@ fn mixed(x: &[f64]) -> f64 {
     rate + layers + width + kind
 }
 
-fn problems() -> [Problem; 3] {
+fn problems() -> [SweepProblem; 3] {
     let kinds = ["sgd", "adam", "adagrad", "rmsprop"].map(|kind| Value::Text(kind.into()));
     let whole = |min, max, log| SearchAxis::Whole { min, max, log };
     [
-        Problem {
+        SweepProblem {
             name: "Branin",
             axes: named(vec![number(-5.0, 10.0, false), number(0.0, 15.0, false)]),
             value: branin,
             least: 0.397_887,
         },
-        Problem {
+        SweepProblem {
             name: "Hartmann 6",
             axes: named(vec![number(0.0, 1.0, false); 6]),
             value: hartmann,
             least: -3.322_37,
         },
-        Problem {
+        SweepProblem {
             name: "mixed",
             axes: named(vec![
                 number(1e-6, 1.0, true),
@@ -87,7 +87,7 @@ fn problems() -> [Problem; 3] {
     ]
 }
 
-fn space(problem: &Problem, count: u32, seed: u32) -> SearchSpace {
+fn space(problem: &SweepProblem, count: u32, seed: u32) -> SearchSpace {
     SearchSpace {
         axes: problem.axes.clone(),
         count,
@@ -96,7 +96,7 @@ fn space(problem: &Problem, count: u32, seed: u32) -> SearchSpace {
 }
 
 /// How far from the least value the best of `count` tasks is, of which so many run at once.
-fn regret(problem: &Problem, count: u32, seed: u32, at_once: usize) -> f64 {
+fn regret(problem: &SweepProblem, count: u32, seed: u32, at_once: usize) -> f64 {
     let mut tpe = Tpe::new(space(problem, count, seed), Goal::Min);
     let mut running: BTreeMap<TaskIndex, Params> = BTreeMap::new();
     let mut best = f64::INFINITY;
@@ -114,7 +114,7 @@ fn regret(problem: &Problem, count: u32, seed: u32, at_once: usize) -> f64 {
     best - problem.least
 }
 
-fn random_regret(problem: &Problem, count: u32, seed: u32) -> f64 {
+fn random_regret(problem: &SweepProblem, count: u32, seed: u32) -> f64 {
     let space = space(problem, count, seed);
     let tpe = Tpe::new(space.clone(), Goal::Min);
     let points = (0..count).map(|task| tpe.point(&space.uniform(task)).expect("of this space"));
@@ -128,7 +128,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[half].midpoint(values[(values.len() - 1) / 2])
 }
 
-fn medians(problem: &Problem, count: u32, seeds: u32) -> [f64; 3] {
+fn medians(problem: &SweepProblem, count: u32, seeds: u32) -> [f64; 3] {
     let over = |of: &dyn Fn(u32) -> f64| median((0..seeds).map(of).collect());
     [
         over(&|seed| random_regret(problem, count, seed)),

@@ -28,11 +28,11 @@ const QUEUE: usize = 256;
 struct PeersFile {
     version: u32,
     /// The most recently connected last.
-    peers: Vec<Peer>,
+    peers: Vec<RememberedPeer>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
-struct Peer {
+struct RememberedPeer {
     node: String,
     addr: SocketAddr,
 }
@@ -118,7 +118,7 @@ fn take(peers: &mut Vec<(NodeId, SocketAddr)>, note: (NodeId, SocketAddr)) -> bo
 }
 
 async fn save(path: PathBuf, peers: &[(NodeId, SocketAddr)]) {
-    let peer = |(node, addr): &(NodeId, SocketAddr)| Peer {
+    let peer = |(node, addr): &(NodeId, SocketAddr)| RememberedPeer {
         node: node.to_string(),
         addr: *addr,
     };
@@ -155,7 +155,7 @@ pub fn parse(bytes: &[u8]) -> io::Result<Vec<(NodeId, SocketAddr)>> {
             file.version
         )));
     }
-    let peer = |peer: &Peer| Some((peer.node.parse().ok()?, peer.addr));
+    let peer = |peer: &RememberedPeer| Some((peer.node.parse().ok()?, peer.addr));
     let mut peers: Vec<_> = file.peers.iter().filter_map(peer).collect();
     peers.truncate(MAX_PEERS);
     Ok(peers)

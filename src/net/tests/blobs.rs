@@ -8,15 +8,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub struct Directory(pub PathBuf);
+pub struct BlobDirectory(pub PathBuf);
 
-struct Writer {
+struct BlobSink {
     directory: PathBuf,
     file: tempfile::NamedTempFile,
     hasher: blake3::Hasher,
 }
 
-impl Blobs for Directory {
+impl Blobs for BlobDirectory {
     fn open(&self, hash: BlobHash) -> io::Result<Option<File>> {
         match File::open(self.0.join(hash.to_string())) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -30,7 +30,7 @@ impl Blobs for Directory {
 
     fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
         let file = tempfile::NamedTempFile::new_in(&self.0)?;
-        Ok(Box::new(Writer {
+        Ok(Box::new(BlobSink {
             directory: self.0.clone(),
             file,
             hasher: blake3::Hasher::new(),
@@ -49,7 +49,7 @@ impl Blobs for Directory {
     }
 }
 
-impl BlobWriter for Writer {
+impl BlobWriter for BlobSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hasher.update(bytes);
         self.file.write_all(bytes)

@@ -1,7 +1,7 @@
 //! Blobs between real nodes, and a holder that breaks off.
 
 use super::{
-    cluster::{DEADLINE, Node, pair},
+    cluster::{DEADLINE, TestNode, pair},
     rogue::Rogue,
 };
 use crate::{
@@ -182,8 +182,8 @@ async fn a_broken_transfer_goes_on_where_it_ended() {
 
 /// A holder whose port is closed, and which the node that fetches from it has asked to call back.
 struct AskedToCall {
-    one: Node,
-    _two: Node,
+    one: TestNode,
+    _two: TestNode,
     _rogue: Rogue,
     plain: Vec<u8>,
     fetching: JoinHandle<Result<(), String>>,

@@ -1,6 +1,6 @@
 //! Nodes for tests: a swarm, what it reported, and waiting for what it should report.
 
-use super::{blobs::Directory, streams::EchoPools};
+use super::{blobs::BlobDirectory, streams::EchoPools};
 use crate::{Identity, Keys, Net, NetConfig, Secret, start};
 use nodectl_ports::{Event, NetEvent, NetReport, Network};
 use nodectl_types::{Message, NodeId};
@@ -14,11 +14,11 @@ use tokio::sync::mpsc;
 
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-pub struct Node {
+pub struct TestNode {
     pub id: NodeId,
     pub net: Net,
     pub events: mpsc::Receiver<Event>,
-    pub blobs: Arc<Directory>,
+    pub blobs: Arc<BlobDirectory>,
     pub directory: TempDir,
 }
 
@@ -65,7 +65,7 @@ pub fn config() -> NetConfig {
     }
 }
 
-impl Node {
+impl TestNode {
     pub async fn start(config: NetConfig) -> Self {
         Self::start_with(config, Identity::ephemeral(), keys()).await
     }
@@ -84,7 +84,7 @@ impl Node {
             data_dir: directory.path().join("net"),
             ..config
         };
-        let blobs = Arc::new(Directory(directory.path().to_path_buf()));
+        let blobs = Arc::new(BlobDirectory(directory.path().to_path_buf()));
         let (sender, events) = mpsc::channel(64);
         let id = identity.node_id();
         let net = start(
@@ -163,9 +163,9 @@ impl Node {
 }
 
 /// Two nodes, connected.
-pub async fn pair() -> (Node, Node) {
-    let mut one = Node::start(config()).await;
-    let mut two = Node::start(NetConfig {
+pub async fn pair() -> (TestNode, TestNode) {
+    let mut one = TestNode::start(config()).await;
+    let mut two = TestNode::start(NetConfig {
         peers: vec![one.peer()],
         ..config()
     })

@@ -1,6 +1,6 @@
 //! How nodes find each other, and who is kept out.
 
-use super::cluster::{Node, config, free_udp_port, keys, message, number, other_keys, pair};
+use super::cluster::{TestNode, config, free_udp_port, keys, message, number, other_keys, pair};
 use super::streams::EchoPools;
 use crate::{Identity, NetConfig, Versions};
 use nodectl_ports::{DiscoveryWay, NetReport, Network};
@@ -13,12 +13,12 @@ use std::{
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_find_each_other_by_beacon_alone() {
     let beacon_port = free_udp_port();
-    let mut one = Node::start(NetConfig {
+    let mut one = TestNode::start(NetConfig {
         beacon_port,
         ..config()
     })
     .await;
-    let mut two = Node::start(NetConfig {
+    let mut two = TestNode::start(NetConfig {
         beacon_port,
         ..config()
     })
@@ -37,7 +37,7 @@ async fn eight_started_at_once_all_see_all() {
     let beacon_port = free_udp_port();
     let start = Instant::now();
     let starting = (0..8).map(|_| {
-        Node::start(NetConfig {
+        TestNode::start(NetConfig {
             beacon_port,
             ..config()
         })
@@ -57,7 +57,7 @@ async fn a_named_peer_is_enough_and_may_come_late() {
         .local_addr()
         .unwrap()
         .port();
-    let mut early = Node::start(NetConfig {
+    let mut early = TestNode::start(NetConfig {
         peers: vec![format!("localhost:{port}")],
         ..config()
     })
@@ -74,7 +74,7 @@ async fn a_named_peer_is_enough_and_may_come_late() {
             .contains("nothing listens there"),
         "{report:?}"
     );
-    let mut late = Node::start(NetConfig {
+    let mut late = TestNode::start(NetConfig {
         listen_port: port,
         ..config()
     })
@@ -99,7 +99,7 @@ async fn remembered_peers_are_dialed_at_the_next_start() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("net")).unwrap();
     std::fs::write(directory.path().join("net/peers.json"), text).unwrap();
-    let again = Node::start_in(config(), Identity::ephemeral(), keys(), directory).await;
+    let again = TestNode::start_in(config(), Identity::ephemeral(), keys(), directory).await;
     let found = |way: &DiscoveryWay| way.name == "remembered" && way.found == [one.id];
     again
         .until_report(|report| report.ways.iter().any(found))
@@ -113,9 +113,9 @@ async fn kademlia_introduces_peers_of_a_peer() {
         peers,
         ..config()
     };
-    let hub = Node::start(kademlia(Vec::new())).await;
-    let mut one = Node::start(kademlia(vec![hub.peer()])).await;
-    let mut two = Node::start(kademlia(vec![hub.peer()])).await;
+    let hub = TestNode::start(kademlia(Vec::new())).await;
+    let mut one = TestNode::start(kademlia(vec![hub.peer()])).await;
+    let mut two = TestNode::start(kademlia(vec![hub.peer()])).await;
     one.until_up(two.id).await;
     two.until_up(one.id).await;
 }
@@ -123,7 +123,7 @@ async fn kademlia_introduces_peers_of_a_peer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_secret_gets_nothing_and_both_are_told() {
     let beacon_port = free_udp_port();
-    let mut one = Node::start(NetConfig {
+    let mut one = TestNode::start(NetConfig {
         beacon_port,
         ..config()
     })
@@ -134,7 +134,7 @@ async fn another_secret_gets_nothing_and_both_are_told() {
         peers,
         ..config()
     };
-    let mut two = Node::start_with(stranger, Identity::ephemeral(), other_keys()).await;
+    let mut two = TestNode::start_with(stranger, Identity::ephemeral(), other_keys()).await;
     one.until_report(|report| report.foreign_nodes == 1).await;
     two.until_report(|report| report.foreign_nodes == 1).await;
     let told = |way: &DiscoveryWay| {
@@ -154,13 +154,13 @@ async fn another_secret_gets_nothing_and_both_are_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_common_version_both_refuse_and_are_told() {
-    let mut one = Node::start(config()).await;
+    let mut one = TestNode::start(config()).await;
     let (now, next) = (limits::PROTOCOL_VERSION, limits::PROTOCOL_VERSION + 1);
     let versions = Versions {
         oldest: next,
         newest: next,
     };
-    let mut two = Node::start(NetConfig {
+    let mut two = TestNode::start(NetConfig {
         versions,
         peers: vec![one.peer()],
         ..config()
@@ -190,8 +190,8 @@ async fn a_newer_node_speaks_the_older_ones_version() {
         ..config()
     };
     let newer = |port| speaking(now, next, port);
-    let mut old = Node::start(speaking(now - 1, now, beacon_port)).await;
-    let mut new = Node::start(newer(beacon_port)).await;
+    let mut old = TestNode::start(speaking(now - 1, now, beacon_port)).await;
+    let mut new = TestNode::start(newer(beacon_port)).await;
     old.until_up(new.id).await;
     new.until_up(old.id).await;
     assert_eq!(
@@ -203,7 +203,7 @@ async fn a_newer_node_speaks_the_older_ones_version() {
     );
     new.net.send(old.id, message(3, 100));
     assert_eq!(number(&old.next().await), Some(3));
-    let mut newest = Node::start(NetConfig {
+    let mut newest = TestNode::start(NetConfig {
         peers: vec![new.peer()],
         ..newer(0)
     })
@@ -218,7 +218,8 @@ async fn a_taken_port_and_a_missing_interface_are_clear_errors() {
     let port = taken.local_addr().unwrap().port();
     let attempt = |config: NetConfig| async {
         let directory = tempfile::tempdir().unwrap();
-        let blobs = std::sync::Arc::new(super::blobs::Directory(directory.path().to_path_buf()));
+        let blobs =
+            std::sync::Arc::new(super::blobs::BlobDirectory(directory.path().to_path_buf()));
         let (events, _received) = tokio::sync::mpsc::channel(1);
         let started = crate::start(
             config,
@@ -260,7 +261,7 @@ async fn a_taken_port_and_a_missing_interface_are_clear_errors() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_join_is_quick() {
     let beacon_port = free_udp_port();
-    let mut one = Node::start(NetConfig {
+    let mut one = TestNode::start(NetConfig {
         beacon_port,
         ..config()
     })
@@ -268,7 +269,7 @@ async fn a_join_is_quick() {
     let mut times = Vec::new();
     for _ in 0..5 {
         let start = Instant::now();
-        let mut two = Node::start(NetConfig {
+        let mut two = TestNode::start(NetConfig {
             beacon_port,
             ..config()
         })
@@ -287,14 +288,14 @@ async fn a_join_is_quick() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_beacons_another_secret_is_told_to_both_too() {
-    let one = Node::start(config()).await;
+    let one = TestNode::start(config()).await;
     // Somebody who only asks whether we listen is no stranger.
     drop(std::net::TcpStream::connect(one.peer()).unwrap());
     let stranger = NetConfig {
         peers: vec![one.peer()],
         ..config()
     };
-    let two = Node::start_with(stranger, Identity::ephemeral(), other_keys()).await;
+    let two = TestNode::start_with(stranger, Identity::ephemeral(), other_keys()).await;
     two.until_report(|report| {
         report.ways.iter().any(|way| {
             way.problem
@@ -308,10 +309,10 @@ async fn without_beacons_another_secret_is_told_to_both_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_hanging_up_is_nothing_to_tell() {
-    let one = Node::start(config()).await;
+    let one = TestNode::start(config()).await;
     drop(std::net::TcpStream::connect(one.peer()).unwrap());
     // A connection that follows shows that the first has been dealt with.
-    let mut two = Node::start(NetConfig {
+    let mut two = TestNode::start(NetConfig {
         peers: vec![one.peer()],
         ..config()
     })
@@ -326,8 +327,8 @@ async fn mdns_alone_is_enough_where_there_is_a_network() {
         mdns: true,
         ..config()
     };
-    let mut one = Node::start(mdns()).await;
-    let mut two = Node::start(mdns()).await;
+    let mut one = TestNode::start(mdns()).await;
+    let mut two = TestNode::start(mdns()).await;
     if one.net.report().interfaces.is_empty()
         || two
             .net

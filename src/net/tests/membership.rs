@@ -1,6 +1,6 @@
 //! Who may connect: bans, admissions, the change of the secret, invitations.
 
-use super::cluster::{Node, config, free_udp_port, keys, pair};
+use super::cluster::{TestNode, config, free_udp_port, keys, pair};
 use crate::{Identity, NetConfig, redeem};
 use nodectl_ports::{NetEvent, Network};
 use nodectl_types::{
@@ -53,11 +53,11 @@ async fn a_banned_node_is_hung_up_on_refused_and_told() {
 
 #[tokio::test]
 async fn who_has_to_be_admitted_waits_until_somebody_does() {
-    let mut one = Node::start(config()).await;
+    let mut one = TestNode::start(config()).await;
     let mut roster = Roster::default();
     (roster.admission.version, roster.admission.approve) = (1, true);
     one.net.adopt(roster.clone()).await.unwrap();
-    let two = Node::start(NetConfig {
+    let two = TestNode::start(NetConfig {
         peers: vec![one.peer()],
         ..config()
     })
@@ -96,7 +96,7 @@ async fn nodes_change_the_secret_while_they_are_connected_and_the_old_one_is_wor
     one.net.adopt(roster.clone()).await.unwrap();
     one.until(kept_the_new_secret).await;
     // One that has not heard of it comes with the old one: it is listed.
-    let mut late = Node::start_with(
+    let mut late = TestNode::start_with(
         NetConfig {
             peers: vec![one.peer()],
             ..config()
@@ -108,7 +108,7 @@ async fn nodes_change_the_secret_while_they_are_connected_and_the_old_one_is_wor
     one.until_up(late.id).await;
     late.until_up(one.id).await;
     // So does somebody else who has it, and is not.
-    let thief = Node::start(NetConfig {
+    let thief = TestNode::start(NetConfig {
         peers: vec![one.peer()],
         ..config()
     })
@@ -131,7 +131,7 @@ async fn nodes_change_the_secret_while_they_are_connected_and_the_old_one_is_wor
         .unwrap()
         .derive_blocking("test")
         .unwrap();
-    let newcomer = Node::start_with(
+    let newcomer = TestNode::start_with(
         NetConfig {
             peers: vec![two.peer()],
             ..config()
@@ -141,7 +141,7 @@ async fn nodes_change_the_secret_while_they_are_connected_and_the_old_one_is_wor
     )
     .await;
     two.until_up(newcomer.id).await;
-    let back = Node::start(NetConfig {
+    let back = TestNode::start(NetConfig {
         peers: vec![one.peer()],
         ..config()
     })
@@ -151,7 +151,7 @@ async fn nodes_change_the_secret_while_they_are_connected_and_the_old_one_is_wor
 
 #[tokio::test]
 async fn a_changed_secret_is_there_again_after_a_restart() {
-    let one = Node::start(config()).await;
+    let one = TestNode::start(config()).await;
     let (identity, directory) = (Identity::ephemeral(), tempfile::tempdir().unwrap());
     let rotation = Rotation {
         number: 1,
@@ -165,7 +165,7 @@ async fn a_changed_secret_is_there_again_after_a_restart() {
         rotation: Some(rotation),
         ..Roster::default()
     };
-    let mut first = Node::start_in(config(), identity, keys(), directory).await;
+    let mut first = TestNode::start_in(config(), identity, keys(), directory).await;
     first.net.adopt(roster.clone()).await.unwrap();
     first.until(kept_the_new_secret).await;
     let replaced = crate::replacement(
@@ -183,7 +183,7 @@ async fn a_changed_secret_is_there_again_after_a_restart() {
 #[tokio::test]
 async fn an_invitation_brings_the_secret_over_beacons_or_an_address() {
     let port = free_udp_port();
-    let mut one = Node::start(NetConfig {
+    let mut one = TestNode::start(NetConfig {
         beacon_port: port,
         ..config()
     })

@@ -1,17 +1,20 @@
 //! Nodes that know no address of each other, and a third that both are connected to.
 
-use super::cluster::{Node, config, message, number};
+use super::cluster::{TestNode, config, message, number};
 use crate::NetConfig;
 use nodectl_ports::{BlobFetcher, Blobs, NetEvent, Network};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_cannot_be_dialed_is_reached_through_another() {
-    let mut middle = Node::start(config()).await;
+    let mut middle = TestNode::start(config()).await;
     let beside = || NetConfig {
         peers: vec![middle.peer()],
         ..config()
     };
-    let (mut one, mut two) = (Node::start(beside()).await, Node::start(beside()).await);
+    let (mut one, mut two) = (
+        TestNode::start(beside()).await,
+        TestNode::start(beside()).await,
+    );
     middle.until_up(one.id).await;
     one.until_up(middle.id).await;
     two.until_up(middle.id).await;

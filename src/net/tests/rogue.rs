@@ -1,6 +1,6 @@
 //! A peer that has the secret and does what the test says: a bare swarm under the test's hand.
 
-use super::cluster::{Node, keys};
+use super::cluster::{TestNode, keys};
 use crate::{
     Identity, Versions,
     access::Access,
@@ -32,11 +32,11 @@ pub struct Rogue {
 impl Rogue {
     /// Connects with a lower id than the node's, so that opening the control channel is the rogue's
     /// to do.
-    pub async fn connect(node: &Node) -> Self {
+    pub async fn connect(node: &TestNode) -> Self {
         Self::connect_as(Self::lower_identity(node), node).await
     }
 
-    fn lower_identity(node: &Node) -> Identity {
+    fn lower_identity(node: &TestNode) -> Identity {
         loop {
             let identity = Identity::ephemeral();
             if identity.node_id() < node.id {
@@ -46,16 +46,16 @@ impl Rogue {
     }
 
     /// With a given identity.
-    pub async fn connect_as(identity: Identity, node: &Node) -> Self {
+    pub async fn connect_as(identity: Identity, node: &TestNode) -> Self {
         Self::connect_and_say(identity, node, 1).await
     }
 
     /// Says that it listens at that port.
-    pub async fn connect_listening(node: &Node, listen_port: u16) -> Self {
+    pub async fn connect_listening(node: &TestNode, listen_port: u16) -> Self {
         Self::connect_and_say(Self::lower_identity(node), node, listen_port).await
     }
 
-    async fn connect_and_say(identity: Identity, node: &Node, listen_port: u16) -> Self {
+    async fn connect_and_say(identity: Identity, node: &TestNode, listen_port: u16) -> Self {
         let (events, _) = mpsc::channel(1);
         let access = Access::new(identity.node_id(), "/nowhere".into(), keys(), events);
         let mut swarm = build(&identity.keypair(), Arc::new(access), false).unwrap();

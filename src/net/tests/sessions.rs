@@ -1,7 +1,7 @@
 //! Messages, disconnections, and peers that misbehave.
 
 use super::{
-    cluster::{Node, config, free_udp_port, message, number, pair},
+    cluster::{TestNode, config, free_udp_port, message, number, pair},
     rogue::Rogue,
 };
 use crate::NetConfig;
@@ -40,8 +40,8 @@ async fn both_may_write_much_before_they_read() {
 async fn nodes_that_dial_each_other_at_once_keep_one_session() {
     let beacon_port = free_udp_port();
     for _ in 0..5 {
-        let mut one = Node::start(config()).await;
-        let mut two = Node::start(NetConfig {
+        let mut one = TestNode::start(config()).await;
+        let mut two = TestNode::start(NetConfig {
             beacon_port,
             peers: vec![one.peer()],
             ..config()

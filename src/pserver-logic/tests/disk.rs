@@ -1,12 +1,12 @@
 //! Checkpoints of a simulated job: what its nodes write, and find whatever died.
 
-use super::simulation::{Content, Update};
+use super::simulation::{BlockContent, Update};
 use crate::{CheckpointEffect, GroupInput, KeptCheckpoint};
 use nodectl_types::servers::message::{Block, Clock};
 use std::collections::BTreeMap;
 
 /// All blocks as of one clock.
-pub type Checkpoint = BTreeMap<Block, Content>;
+pub type Checkpoint = BTreeMap<Block, BlockContent>;
 
 /// A node's part in a checkpoint.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub struct Desk {
 
 /// What is on disks, of which two have each checkpoint.
 #[derive(Default)]
-pub struct Disk {
+pub struct CheckpointDisks {
     pub checkpoints: BTreeMap<Clock, (u64, Checkpoint)>,
     pub restored: u32,
 }
@@ -33,7 +33,7 @@ impl Desk {
     }
 
     /// What came from another node, or was kept here, is written.
-    pub fn write(&mut self, block: Block, content: Content) -> Option<GroupInput> {
+    pub fn write(&mut self, block: Block, content: BlockContent) -> Option<GroupInput> {
         let (kept, checkpoint) = self.writing.as_mut().expect("a checkpoint was begun");
         assert!(
             checkpoint.insert(block, content).is_none(),
@@ -53,7 +53,7 @@ impl Desk {
     pub fn carry_out(
         &mut self,
         effect: CheckpointEffect,
-        disk: &mut Disk,
+        disk: &mut CheckpointDisks,
         synchronous: bool,
     ) -> Option<GroupInput> {
         match effect {
@@ -68,7 +68,8 @@ impl Desk {
                 let KeptCheckpoint { clock, view } = kept;
                 assert_eq!(checkpoint.len(), self.blocks, "it has all blocks");
                 if synchronous {
-                    let is_of_clock = |content: &Content| content.updates.len() as u64 == clock;
+                    let is_of_clock =
+                        |content: &BlockContent| content.updates.len() as u64 == clock;
                     assert!(checkpoint.values().all(is_of_clock), "all are of one clock");
                 }
                 disk.checkpoints.insert(clock, (view, checkpoint));
@@ -84,7 +85,7 @@ impl Desk {
     }
 }
 
-impl Disk {
+impl CheckpointDisks {
     pub fn newest(&self) -> Option<KeptCheckpoint> {
         self.checkpoints
             .iter()

@@ -3,7 +3,7 @@
 use super::seeds;
 use crate::{
     Others,
-    search::{ASK_AGAIN, CROWDED, Expected, MEET, PeerSeen, Search, SearchEffect, SearchInput},
+    search::{ASK_AGAIN, CROWDED, Expected, MEET, NodeSearch, PeerSeen, SearchEffect, SearchInput},
 };
 use nodectl_types::{NodeId, Phase, Time, query::Progress};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -15,21 +15,21 @@ use std::{
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A machine, and what the world knows of it that its search has to find out.
-struct Machine {
+struct SearchMachine {
     alive: bool,
     member: bool,
     serves: bool,
-    search: Option<Search>,
+    search: Option<NodeSearch>,
     /// When each was called last, unless it was lost or asked for a call since.
     called: BTreeMap<usize, Time>,
     /// Told to be lost, and not alive since.
     lost: BTreeSet<usize>,
 }
 
-struct World {
+struct SearchWorld {
     random: StdRng,
     now: Time,
-    machines: Vec<Machine>,
+    machines: Vec<SearchMachine>,
     /// Pairs that do not see each other, the lower one first.
     cut: BTreeSet<(usize, usize)>,
     /// Connections, caller first.
@@ -45,10 +45,10 @@ fn place(node: NodeId) -> usize {
     usize::from(node.0[0]) - 1
 }
 
-impl World {
+impl SearchWorld {
     fn new(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
-        let machines = (0..random.random_range(2..6)).map(|_| Machine {
+        let machines = (0..random.random_range(2..6)).map(|_| SearchMachine {
             alive: true,
             member: true,
             serves: random.random_bool(0.3),
@@ -79,7 +79,7 @@ impl World {
 
     fn begin(&mut self, machine: usize) {
         if self.machines[machine].alive && !self.trains(machine) {
-            self.machines[machine].search = Some(Search::new(id(machine), self.now));
+            self.machines[machine].search = Some(NodeSearch::new(id(machine), self.now));
         }
     }
 
@@ -219,7 +219,7 @@ impl World {
 #[test]
 fn nodes_of_a_job_find_each_other_and_leave_others_alone() {
     seeds(300, |seed| {
-        let mut world = World::new(seed);
+        let mut world = SearchWorld::new(seed);
         world.begin(0);
         for _ in 0..200 {
             if world.random.random_bool(0.3) {
@@ -265,7 +265,7 @@ fn progress(done: u32, failed: u32, running: u32) -> Progress {
 
 #[test]
 fn fewer_workers_are_enough_once_the_others_cannot_come() {
-    let mut search = Search::new(id(0), Time(0));
+    let mut search = NodeSearch::new(id(0), Time(0));
     let at = |time: Duration| Time(0) + time;
     let waits = |enough| Expected::Workers { enough };
     // Two of four run, and the others have no room.
@@ -296,7 +296,7 @@ fn fewer_workers_are_enough_once_the_others_cannot_come() {
 
 #[test]
 fn a_node_that_just_begins_may_not_know_all_and_waits() {
-    let mut search = Search::new(id(0), Time(0));
+    let mut search = NodeSearch::new(id(0), Time(0));
     let early = Time(0) + (MEET - LOOK);
     let waits = Expected::Workers { enough: None };
     assert_eq!(search.expect(early, true, &progress(0, 2, 2)), waits);
@@ -311,7 +311,7 @@ fn told(effects: &[SearchEffect]) -> Option<&Others> {
 
 #[test]
 fn members_are_told_of_for_as_long_as_they_may_train() {
-    let mut search = Search::new(id(0), Time(0));
+    let mut search = NodeSearch::new(id(0), Time(0));
     let seen = |alive| {
         let (peer, refuses, serves) = (id(1), false, false);
         let seen = PeerSeen {
@@ -361,7 +361,7 @@ fn members_are_told_of_for_as_long_as_they_may_train() {
 
 #[test]
 fn a_member_that_gives_no_answer_is_out_of_reach_after_a_while() {
-    let mut search = Search::new(id(0), Time(0));
+    let mut search = NodeSearch::new(id(0), Time(0));
     let seen = PeerSeen {
         peer: id(1),
         alive: true,

@@ -21,7 +21,7 @@ use super::{
         ArenaLayout, ByteTarget, CheckpointEffect, Effect, Gradient, Group, GroupConfig,
         GroupInput, Notice, Others, Payload,
     },
-    disk::{Desk, Disk},
+    disk::{CheckpointDisks, Desk},
 };
 use nodectl_types::{
     NodeId,
@@ -41,34 +41,34 @@ use story::Story;
 use wires::Wires;
 
 /// One worker's gradient of a clock, and the part of its samples that it is of.
-pub type Update = (Worker, u64, Clock, Part);
+pub type Update = (Worker, u64, Clock, ValueRange);
 /// From where to where of how much.
-pub type Part = (u32, u32, u32);
+pub type ValueRange = (u32, u32, u32);
 /// What a block's values are made of, in order. Whoever begins anew, or goes back to a checkpoint,
 /// begins another course.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Content {
+pub struct BlockContent {
     pub course: usize,
     pub updates: Vec<Arc<BTreeSet<Update>>>,
 }
 /// Of scripts that divide nothing.
-pub const WHOLE: Part = (0, 1, 1);
+pub const WHOLE: ValueRange = (0, 1, 1);
 #[derive(Clone, Debug)]
 enum Bytes {
     None,
     Gradient(Update),
     Sum(Arc<BTreeSet<Update>>),
-    Values(Content),
+    Values(BlockContent),
 }
 
-pub struct Node {
+pub struct SimulatedNode {
     group: Group,
-    blocks: BTreeMap<Block, Content>,
+    blocks: BTreeMap<Block, BlockContent>,
     sums: BTreeMap<Block, Arc<BTreeSet<Update>>>,
     merged: BTreeMap<(Block, u64), Arc<BTreeSet<Update>>>,
     contributions: BTreeMap<(Worker, Clock, Block), Update>,
     desk: Desk,
-    pub workers: BTreeMap<Worker, Script>,
+    pub workers: BTreeMap<Worker, WorkerScript>,
     /// The last view of which it was seen to go on.
     gone_on: Epoch,
     /// What it knows of members of the cluster.
@@ -76,7 +76,7 @@ pub struct Node {
 }
 
 /// A worker's program: pull, push, clock, so many times.
-pub struct Script {
+pub struct WorkerScript {
     life: u64,
     pub clock: Option<Clock>,
     /// The clock at which it began.
@@ -85,13 +85,13 @@ pub struct Script {
     pulling: BTreeSet<u32>,
     pushing: Vec<u32>,
     waiting: bool,
-    part: Part,
+    part: ValueRange,
     /// What it was told and has not heard yet.
     told: VecDeque<Notice>,
     /// The worker has asked for the values that it waits for, and how often for any.
     asked: bool,
     pulls: u64,
-    values: BTreeMap<Block, Content>,
+    values: BTreeMap<Block, BlockContent>,
     /// The clock that it was at when the last of them came, as far as its node knew.
     read_at: Option<Clock>,
     /// For each block whose updates must be in it: from which clock on.
@@ -112,7 +112,7 @@ pub struct Simulation {
     pub random: StdRng,
     settings: ServerSettings,
     layout: Arc<ArenaLayout>,
-    pub nodes: BTreeMap<NodeId, Node>,
+    pub nodes: BTreeMap<NodeId, SimulatedNode>,
     wires: Wires,
     /// Between these nothing passes.
     cut: BTreeSet<(NodeId, NodeId)>,
@@ -153,7 +153,7 @@ pub struct Simulation {
     pub merges: [u32; 2],
     /// Workers whose tensors were not those of others.
     pub refused: u32,
-    pub disk: Disk,
+    pub disk: CheckpointDisks,
     /// What nodes look for beside their work.
     sought: Vec<NodeId>,
     /// What a disk did, and its node does not know yet.
@@ -485,14 +485,14 @@ impl Simulation {
     }
 }
 
-impl Node {
+impl SimulatedNode {
     /// What the view's workers did must be in it, as far as the mode says.
     fn deliver(
         &mut self,
         began: &BTreeMap<(Worker, u64), Clock>,
         worker: Worker,
         block: Block,
-        content: Content,
+        content: BlockContent,
     ) {
         let view = self.group.view();
         let due = view.workers.iter().map(|(life, _)| {

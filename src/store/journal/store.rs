@@ -269,14 +269,14 @@ impl JournalStore {
         &self,
         path: &Path,
         version: u32,
-        wanted: &[Wanted],
+        wanted: &[WantedRecord],
     ) -> Result<Vec<Arc<TaskRecord>>, ReadError> {
         let place = |error: io::Error| {
             io::Error::new(error.kind(), format!("reading {}: {error}", path.display()))
         };
         let (mut found, mut lost) = (Vec::with_capacity(wanted.len()), None);
         let file = self.shared.disk.open(path, Mode::Read).map_err(place)?;
-        for Wanted {
+        for WantedRecord {
             task,
             rival,
             offset,
@@ -309,7 +309,7 @@ impl JournalStore {
 }
 
 /// A record that is to be read.
-struct Wanted {
+struct WantedRecord {
     task: TaskIndex,
     /// Waits to be written, and may count more.
     rival: Option<Arc<TaskRecord>>,
@@ -412,7 +412,7 @@ impl Journals for JournalStore {
                         Some(At::Disk(offset)) => (None, offset),
                         Some(At::Either(record, offset)) => (Some(record), offset),
                     };
-                    on_disk.push(Wanted {
+                    on_disk.push(WantedRecord {
                         task: *task,
                         rival,
                         offset,

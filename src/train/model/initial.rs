@@ -65,7 +65,7 @@ fn normal(random: &mut impl Rng) -> f32 {
 /// The arrays of a model whose shapes fit.
 pub fn arrays(spec: &ModelSpec) -> Result<Vec<InitialArray>, ShapeMismatch> {
     shapes::output_shape(spec)?;
-    let mut collector = Collector {
+    let mut collector = ArrayCollector {
         arrays: Vec::new(),
         path: Vec::new(),
     };
@@ -83,12 +83,12 @@ pub fn arrays(spec: &ModelSpec) -> Result<Vec<InitialArray>, ShapeMismatch> {
 }
 
 /// The arrays collected so far, and the path to the layer that comes next.
-struct Collector {
+struct ArrayCollector {
     arrays: Vec<InitialArray>,
     path: Vec<LayerStep>,
 }
 
-impl Collector {
+impl ArrayCollector {
     /// The arrays of layers in a sequence, which is given `shape`; `prefix` comes before their
     /// numbers.
     fn sequence(

@@ -11,7 +11,7 @@ use nodectl_gpu::ops::{
 };
 
 /// Where a program finds what outputs are compared with, and leaves what it found.
-pub struct Ends {
+pub struct LossBuffers {
     /// Classes, u32, one a sample; otherwise f32, as many as outputs.
     pub targets: BufferView,
     /// One for each sample and class: what its gradient is multiplied by. None: the share of a
@@ -30,7 +30,7 @@ impl Recorder<'_> {
         &mut self,
         loss: Loss,
         outputs: LayerValue,
-        ends: &Ends,
+        ends: &LossBuffers,
     ) -> Result<Option<LayerValue>, NetworkError> {
         match loss {
             Loss::CrossEntropy => self.cross_entropy(outputs, ends),
@@ -85,7 +85,7 @@ impl Recorder<'_> {
     fn cross_entropy(
         &mut self,
         outputs: LayerValue,
-        ends: &Ends,
+        ends: &LossBuffers,
     ) -> Result<Option<LayerValue>, NetworkError> {
         let (rows, columns) = (self.batch, outputs.shape[0]);
         self.push(Reduce {
@@ -130,7 +130,7 @@ impl Recorder<'_> {
         &mut self,
         parts: LossParts,
         outputs: LayerValue,
-        ends: &Ends,
+        ends: &LossBuffers,
     ) -> Result<Option<LayerValue>, NetworkError> {
         let (rows, columns) = (self.batch, outputs.shape[0]);
         let pair = || vec![outputs.view().clone(), ends.targets.clone()];

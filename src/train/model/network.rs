@@ -3,7 +3,7 @@
 
 use super::{
     initial::{self, InitialArray},
-    loss::Ends,
+    loss::LossBuffers,
     recorder::{GradientReady, LayerValue, Recorder, Recording, Variable, random_state},
     shapes::{self, ShapeMismatch},
     spec::{Layer, Loss, ModelSpec},
@@ -39,7 +39,7 @@ pub struct NeuralNetwork {
     free: Vec<Buffer>,
     /// Tensors whose gradients are not multiplied out.
     factored: BTreeSet<usize>,
-    recorded: BTreeMap<(Purpose, u32), RecordedStep>,
+    recorded: BTreeMap<(Purpose, u32), NetworkStep>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +67,7 @@ impl<F: FnMut(usize) -> Result<(), NetworkError>> GradientExchange for F {
     }
 }
 
-struct RecordedStep {
+struct NetworkStep {
     segments: Vec<StepSegment>,
     generators: u64,
 }
@@ -379,7 +379,7 @@ impl NeuralNetwork {
         let segments = segments(self.engine.as_ref(), &recording, in_segments)?;
         self.recorded.insert(
             (purpose, count),
-            RecordedStep {
+            NetworkStep {
                 segments,
                 generators,
             },
@@ -387,7 +387,7 @@ impl NeuralNetwork {
         Ok(())
     }
 
-    fn ends(&self, count: u32) -> Ends {
+    fn ends(&self, count: u32) -> LossBuffers {
         let rows = u64::from(count);
         let all = rows * u64::from(self.outputs);
         let is_classes = self.spec.loss == Loss::CrossEntropy;
@@ -396,7 +396,7 @@ impl NeuralNetwork {
         } else {
             ElementKind::F32
         };
-        Ends {
+        LossBuffers {
             targets: self
                 .targets
                 .view(kind, 0, if is_classes { rows } else { all }),

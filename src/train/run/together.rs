@@ -44,7 +44,7 @@ pub struct Together<'t> {
     /// Takes the steps between two clocks, where there are several.
     inner: Option<Local>,
     /// Where fragments take their outer steps within a round.
-    stream: Option<Stream>,
+    stream: Option<FragmentStream>,
     outputs: &'t mut Outputs,
     history: History,
     /// How many epochs were reported.
@@ -55,12 +55,12 @@ pub struct Together<'t> {
 }
 
 /// The tensors of each fragment, and how many samples this worker has learnt from since it sent it.
-struct Stream {
+struct FragmentStream {
     fragments: Vec<(Range<usize>, u32)>,
 }
 
 /// What a clock is about.
-struct Clock {
+struct ClockPart {
     epoch: u32,
     /// The batches of this clock, of the epoch's.
     batches: Range<u64>,
@@ -124,7 +124,7 @@ impl<'t> Together<'t> {
             }
             _ => None,
         };
-        let stream = plan.sharing.streams().then(|| Stream {
+        let stream = plan.sharing.streams().then(|| FragmentStream {
             fragments: fragments_of(plan, network)
                 .into_iter()
                 .map(|tensors| (tensors, 0))
@@ -269,7 +269,7 @@ impl<'t> Together<'t> {
         Ok(())
     }
 
-    fn what(&self, clock: u64) -> Clock {
+    fn what(&self, clock: u64) -> ClockPart {
         let samples = self.split.training.len();
         let (of_epoch, steps) = (
             clocks_per_epoch(self.plan, samples),
@@ -277,7 +277,7 @@ impl<'t> Together<'t> {
         );
         let first = clock % of_epoch * steps;
         let epoch = (clock / of_epoch) as u32;
-        Clock {
+        ClockPart {
             epoch,
             batches: first..(first + steps).min(steps_per_epoch(self.plan, samples)),
         }
@@ -301,7 +301,7 @@ impl<'t> Together<'t> {
     fn learn(
         &mut self,
         turn: Turn,
-        clock: &Clock,
+        clock: &ClockPart,
         all: &[&[u32]],
     ) -> Result<(Totals, u32), TrainError> {
         let (mut totals, mut count) = (Totals::default(), 0);
@@ -440,7 +440,7 @@ impl<'t> Together<'t> {
         EndedEpoch::known(self.plan, self.split, &self.history, epoch)
     }
 
-    fn note(&mut self, turn: Turn, clock: &Clock, samples: u32) -> Result<(), TrainError> {
+    fn note(&mut self, turn: Turn, clock: &ClockPart, samples: u32) -> Result<(), TrainError> {
         let seconds = self.last_clock.elapsed().as_secs_f64();
         self.last_clock = Instant::now();
         let WorkerShare { index, of, .. } = turn.share;

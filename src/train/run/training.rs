@@ -11,7 +11,7 @@ use super::{
 use crate::{
     Parameters, ParametersError,
     data::{Batches, Dataset, Split, order},
-    file::{FileError, ModelFile, Note, SavedProgress},
+    file::{FileError, FileNote, ModelFile, SavedProgress},
     local::Local,
     model::{NetworkError, NeuralNetwork, StepReport},
     plan::TrainPlan,
@@ -28,7 +28,7 @@ pub struct TrainingRun<'t> {
     pub parameters: &'t mut Local,
     pub outputs: &'t mut Outputs,
     /// What checkpoints say of the model.
-    pub note: Note,
+    pub note: FileNote,
     pub checkpointer: Option<Checkpointer>,
     /// What was found in the steps after the checkpoint that it goes on from.
     pub history: History,
@@ -105,7 +105,7 @@ impl TrainingRun<'_> {
             u64::from(epoch) + 1,
         );
         let (totals, before) = (self.history.training(epoch), self.history.seconds(epoch));
-        let mut found = Waiting::new(
+        let mut found = PendingSteps::new(
             &self.split.training,
             &self.split.weights,
             self.network.outputs(),
@@ -186,14 +186,14 @@ impl TrainingRun<'_> {
 }
 
 /// Steps whose reports have not been read.
-struct Waiting<'d> {
+struct PendingSteps<'d> {
     data: &'d Dataset,
     batches: Batches<'d>,
     reports: VecDeque<(StepReport, Vec<u32>, u64)>,
     totals: Totals,
 }
 
-impl<'d> Waiting<'d> {
+impl<'d> PendingSteps<'d> {
     /// `totals` are of earlier steps of the epoch.
     fn new(data: &'d Dataset, weights: &'d Option<Vec<f32>>, outputs: u32, totals: Totals) -> Self {
         let batches = Batches {

@@ -12,7 +12,7 @@ use crate::{
     Parameters, ParametersError,
     data::{Source, Split},
     exchange,
-    file::{self, Hyperparameters, ModelFile, Note},
+    file::{self, FileNote, Hyperparameters, ModelFile},
     local::Local,
     model::{NetworkError, NeuralNetwork, output_shape},
     plan::{MAX_PLAN_BYTES, PLAN_FILE, TrainPlan},
@@ -374,14 +374,14 @@ fn cuts(plan: &TrainPlan, network: &NeuralNetwork) -> Vec<u32> {
 }
 
 /// What files say of the model.
-fn note(plan: &TrainPlan, split: &Split) -> Note {
+fn note(plan: &TrainPlan, split: &Split) -> FileNote {
     let samples = split.training.len();
     let training = plan
         .optimizer
         .training(steps_per_epoch(plan, samples), plan.epochs);
     let clocks = clocks(plan, samples);
     let settings = plan.sharing.settings(1, None, training, clocks);
-    Note {
+    FileNote {
         model: plan.model.clone(),
         scale: split.preparation.scale,
         names: split.training.names.clone(),

@@ -31,7 +31,7 @@ const QUEUE: usize = 1024;
 /// The longest message of the node: tensors that were pulled, or a text.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
-pub struct Link {
+pub struct ServerLink {
     state: Arc<(Mutex<ServerState>, Condvar)>,
     queue: Option<mpsc::SyncSender<OutgoingRequest>>,
     threads: Vec<JoinHandle<()>>,
@@ -109,7 +109,7 @@ enum OutgoingRequest {
     },
 }
 
-impl Link {
+impl ServerLink {
     /// Registers with the node. `say` gets what people should know.
     pub fn open(
         socket: &Path,
@@ -247,7 +247,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for ServerLink {
     fn drop(&mut self) {
         self.queue = None;
         let _ = self.stream.shutdown(std::net::Shutdown::Both);

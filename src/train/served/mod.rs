@@ -16,7 +16,7 @@ use super::{
     run::{mixed, moved},
 };
 use bytes::Bytes;
-use link::Link;
+use link::ServerLink;
 pub use link::{WorkerShare, receive};
 use nodectl_gpu::ops::{BufferView, Engine, EngineError};
 use nodectl_types::servers::{ALIGNMENT, ServerSettings, TensorSpec};
@@ -76,7 +76,7 @@ pub struct Served {
 
 /// Once it takes part.
 struct Joined {
-    link: Link,
+    link: ServerLink,
     engine: Arc<dyn Engine>,
     tensors: Vec<Tensor>,
     places: Registered,
@@ -412,7 +412,7 @@ impl Parameters for Served {
             .say
             .take()
             .ok_or_else(|| ParametersError::Invalid("tensors were registered already".into()))?;
-        let (link, places) = Link::open(&self.options.socket, &register, say)?;
+        let (link, places) = ServerLink::open(&self.options.socket, &register, say)?;
         for (tensor, place) in tensors.iter().zip(&places.tensors) {
             let BufferView {
                 buffer,

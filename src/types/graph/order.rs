@@ -37,19 +37,19 @@ pub struct BadNeed {
 }
 
 /// Where a name stands: its kind, and its row there.
-type Place = (usize, u32);
+type NamePlace = (usize, u32);
 
 struct Names<'g> {
     kinds: &'g [GraphTask<'g>],
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, NamePlace>,
     /// What patterns came to.
-    matched: BTreeMap<String, Vec<Place>>,
+    matched: BTreeMap<String, Vec<NamePlace>>,
 }
 
 /// Gives the tasks numbers. Kinds keep the order that they have, as far as what they need allows.
 pub fn order(kinds: &[GraphTask<'_>]) -> Result<OrderedGraph, BadNeed> {
     let mut names = Names::of(kinds)?;
-    let mut rows: Vec<Vec<BTreeSet<Place>>> = Vec::with_capacity(kinds.len());
+    let mut rows: Vec<Vec<BTreeSet<NamePlace>>> = Vec::with_capacity(kinds.len());
     // Of each kind, the kinds that it needs, and by which of its needs.
     let mut edges: Vec<BTreeMap<usize, usize>> = Vec::with_capacity(kinds.len());
     for (index, kind) in kinds.iter().enumerate() {
@@ -69,7 +69,7 @@ pub fn order(kinds: &[GraphTask<'_>]) -> Result<OrderedGraph, BadNeed> {
         first[*kind] = next;
         next += kinds[*kind].params.rows;
     }
-    let number = |(kind, row): &Place| first[*kind] + row;
+    let number = |(kind, row): &NamePlace| first[*kind] + row;
     let numbered = order.iter().flat_map(|kind| &rows[*kind]).map(|places| {
         let mut needed: Vec<TaskIndex> = places.iter().map(number).collect();
         needed.sort_unstable();
@@ -125,7 +125,7 @@ impl<'g> Names<'g> {
         kind: usize,
         row: u32,
         through: &mut BTreeMap<usize, usize>,
-    ) -> Result<BTreeSet<Place>, BadNeed> {
+    ) -> Result<BTreeSet<NamePlace>, BadNeed> {
         let params = self.kinds[kind].params.get(u64::from(row));
         let mut needed = BTreeSet::new();
         for need in 0..self.kinds[kind].needs.len() {
@@ -172,7 +172,7 @@ impl<'g> Names<'g> {
         &mut self,
         need: &str,
         params: &Params,
-    ) -> Result<Vec<Place>, (String, Option<String>)> {
+    ) -> Result<Vec<NamePlace>, (String, Option<String>)> {
         let known = |name: &str| {
             let (_, value) = params.iter().find(|(param, _)| param == name)?;
             Some(value.to_string())
@@ -187,7 +187,7 @@ impl<'g> Names<'g> {
     }
 
     /// The tasks with a name, or one like it, of which there is at least one.
-    fn named(&mut self, name: &str) -> Result<Vec<Place>, (String, Option<String>)> {
+    fn named(&mut self, name: &str) -> Result<Vec<NamePlace>, (String, Option<String>)> {
         if let Some(place) = self.places.get(name) {
             return Ok(vec![*place]);
         }

@@ -1,6 +1,6 @@
 //! Who gets in, what they may ask for, and what browsers are told.
 
-use super::{Stage, token_in};
+use super::{PlayedPage, token_in};
 use crate::{PageSettings, metrics_token};
 use axum::http::{Method, StatusCode, header};
 use serde_json::json;
@@ -19,7 +19,7 @@ const PATHS: &[&str] = &[
 
 #[tokio::test]
 async fn without_the_cookie_there_is_nothing() {
-    let stage = Stage::of(true).await;
+    let stage = PlayedPage::of(true).await;
     stage.say("/v1/nodes", json!([]));
     for path in PATHS {
         for cookie in ["", "nodectl=1", &format!("nodectl-{}=", stage.port)] {
@@ -41,7 +41,7 @@ async fn without_the_cookie_there_is_nothing() {
 
 #[tokio::test]
 async fn a_token_opens_the_page_once_and_the_next_one_is_announced() {
-    let stage = Stage::of(false).await;
+    let stage = PlayedPage::of(false).await;
     let wrong = stage.get("/?token=0123", &[]).await;
     assert_eq!(wrong.status, StatusCode::UNAUTHORIZED);
     let empty = stage.get("/?token=", &[]).await;
@@ -77,7 +77,7 @@ async fn a_token_opens_the_page_once_and_the_next_one_is_announced() {
 
 #[tokio::test]
 async fn other_names_and_other_pages_are_refused() {
-    let stage = Stage::of(true).await;
+    let stage = PlayedPage::of(true).await;
     stage.say("/v1/nodes", json!([]));
     let cookie = stage.cookie().await;
     let ours = ("cookie", cookie.as_str());
@@ -125,7 +125,7 @@ async fn other_names_and_other_pages_are_refused() {
 
 #[tokio::test]
 async fn every_answer_tells_browsers_to_be_careful() {
-    let stage = Stage::of(false).await;
+    let stage = PlayedPage::of(false).await;
     stage.say(
         "/v1/jobs/1/tasks/0/log?stream=stdout",
         json!("<script>alert(1)</script>"),
@@ -191,7 +191,7 @@ async fn every_answer_tells_browsers_to_be_careful() {
 #[tokio::test]
 async fn it_only_reads_unless_it_may_write_and_then_little() {
     for may_write in [false, true] {
-        let stage = Stage::of(may_write).await;
+        let stage = PlayedPage::of(may_write).await;
         let cookie = stage.cookie().await;
         let origin = stage.origin();
         let headers = [
@@ -283,7 +283,7 @@ async fn programs_read_metrics_with_their_token_and_nothing_else() {
     let path = home.path().join("metrics-token");
     let token = metrics_token(&path).expect("a token");
     assert_eq!(metrics_token(&path).expect("the same"), token);
-    let stage = Stage::with(PageSettings {
+    let stage = PlayedPage::with(PageSettings {
         metrics_token: Some(token.clone()),
         ..PageSettings::default()
     })
@@ -310,7 +310,7 @@ async fn programs_read_metrics_with_their_token_and_nothing_else() {
         .get("/metrics", &[ours, ("host", "evil.example")])
         .await;
     assert_eq!(evil.status, StatusCode::FORBIDDEN);
-    let without = Stage::of(false).await;
+    let without = PlayedPage::of(false).await;
     without.say("/metrics", json!("nodectl_tasks_running 3"));
     assert_eq!(
         without.get("/metrics", &[ours]).await.status,

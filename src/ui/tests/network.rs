@@ -1,6 +1,6 @@
 //! A page that other machines open: TLS, its certificate, the names that it goes by.
 
-use super::{Got, Stage, exchange, read};
+use super::{Got, PlayedPage, exchange, read};
 use crate::{PageCertificate, PageDoor, PageSettings};
 use axum::http::{StatusCode, header};
 use bytes::Bytes;
@@ -31,7 +31,7 @@ fn certificate(path: &Path) -> PageCertificate {
 
 /// A page on a network, played on loopback, and a client that knows its certificate.
 struct NetworkStage {
-    stage: Stage,
+    stage: PlayedPage,
     connector: TlsConnector,
     _home: tempfile::TempDir,
 }
@@ -59,7 +59,7 @@ impl NetworkStage {
             .with_root_certificates(roots)
             .with_no_client_auth();
         Self {
-            stage: Stage::with(settings).await,
+            stage: PlayedPage::with(settings).await,
             connector: TlsConnector::from(Arc::new(client)),
             _home: home,
         }

@@ -1,6 +1,6 @@
 //! Many pages cost the node what one costs, and no more of them are open than there are places for.
 
-use super::{LONG, Stage};
+use super::{LONG, PlayedPage};
 use axum::http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -32,7 +32,7 @@ async fn next(body: &mut Incoming) -> Value {
 
 #[tokio::test]
 async fn twenty_pages_ask_once_and_hear_what_changes() {
-    let stage = Stage::of(false).await;
+    let stage = PlayedPage::of(false).await;
     stage.say("/v1/node", json!({ "name": "n0" }));
     let cookie = stage.cookie().await;
     let ours = [("cookie", cookie.as_str())];
@@ -75,7 +75,7 @@ async fn twenty_pages_ask_once_and_hear_what_changes() {
 
 #[tokio::test]
 async fn a_page_hears_that_the_node_is_away_and_that_it_is_back() {
-    let stage = Stage::of(false).await;
+    let stage = PlayedPage::of(false).await;
     let cookie = stage.cookie().await;
     let ours = [("cookie", cookie.as_str())];
     let page = stage
@@ -93,7 +93,7 @@ async fn a_page_hears_that_the_node_is_away_and_that_it_is_back() {
 
 #[tokio::test]
 async fn streams_are_bounded_and_nonsense_is_not_followed() {
-    let stage = Stage::of(false).await;
+    let stage = PlayedPage::of(false).await;
     stage.say("/v1/node", json!({}));
     let cookie = stage.cookie().await;
     let ours = [("cookie", cookie.as_str())];
@@ -138,7 +138,7 @@ async fn streams_are_bounded_and_nonsense_is_not_followed() {
 
 #[tokio::test]
 async fn pages_that_read_the_same_are_answered_together() {
-    let stage = Stage::of(false).await;
+    let stage = PlayedPage::of(false).await;
     let path = "/v1/jobs/ab/results?claim=0&position=0&limit=512";
     stage.say(path, json!({ "results": [] }));
     let cookie = stage.cookie().await;
@@ -160,7 +160,7 @@ async fn pages_that_read_the_same_are_answered_together() {
 
 #[tokio::test]
 async fn of_a_long_list_only_what_changed_is_told() {
-    let stage = Stage::of(false).await;
+    let stage = PlayedPage::of(false).await;
     let list = |changed: u32| -> Value {
         let one = |id: u32| json!({ "id": id.to_string(), "done": u32::from(id == changed) });
         (0..1000).map(one).collect()
@@ -188,7 +188,7 @@ async fn of_a_long_list_only_what_changed_is_told() {
 
 #[tokio::test]
 async fn pages_that_show_the_same_log_are_answered_together_and_in_parts() {
-    let stage = Stage::of(false).await;
+    let stage = PlayedPage::of(false).await;
     let path = "/v1/jobs/ab/tasks/0/log?stream=stdout&offset=0&follow=false";
     stage.say(path, json!("x".repeat(8 << 20)));
     let cookie = stage.cookie().await;

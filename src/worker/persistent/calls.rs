@@ -60,7 +60,7 @@ struct ReadyWorker {
 }
 
 /// What a call left of its worker.
-enum After {
+enum AfterCall {
     /// The worker waits for the next call.
     Goes(mpsc::Receiver<AttemptCall>),
     Over,
@@ -171,9 +171,9 @@ impl ReadyWorker {
         let mut is_first = true;
         let untouched = loop {
             let inbox = match self.run(&call, is_first) {
-                After::Goes(inbox) => inbox,
-                After::Over => break None,
-                After::Untouched => break Some(call),
+                AfterCall::Goes(inbox) => inbox,
+                AfterCall::Over => break None,
+                AfterCall::Untouched => break Some(call),
             };
             is_first = false;
             match inbox.recv() {
@@ -185,9 +185,9 @@ impl ReadyWorker {
         untouched
     }
 
-    fn run(&mut self, call: &AttemptCall, is_first: bool) -> After {
+    fn run(&mut self, call: &AttemptCall, is_first: bool) -> AfterCall {
         if !is_first && self.process.is_over() {
-            return After::Untouched;
+            return AfterCall::Untouched;
         }
         let context = self.context.clone();
         let dir = call.dir(&context);
@@ -211,7 +211,7 @@ impl ReadyWorker {
                 {
                     Err(_) if !is_first && !call.stop.is_asked() => {
                         call.stop.let_go();
-                        return After::Untouched;
+                        return AfterCall::Untouched;
                     }
                     _ => self.answer(call, &dir, begun, is_first),
                 }
@@ -237,7 +237,7 @@ impl ReadyWorker {
         let event = context.ended_event(&call.task, &self.equipment.staged, &remains);
         let dir = remains.dir;
         let after = if is_stopped || is_broken || self.process.is_over() {
-            After::Over
+            AfterCall::Over
         } else {
             self.wait_for_more(call)
         };
@@ -258,7 +258,7 @@ impl ReadyWorker {
     }
 
     /// Before the end of the call is told, so that the next one finds it.
-    fn wait_for_more(&self, call: &AttemptCall) -> After {
+    fn wait_for_more(&self, call: &AttemptCall) -> AfterCall {
         let (calls, inbox) = mpsc::sync_channel(1);
         let (gpus, startup) = (call.task.gpus.clone(), self.startup);
         self.workers.idle().put(
@@ -270,7 +270,7 @@ impl ReadyWorker {
                 startup,
             },
         );
-        After::Goes(inbox)
+        AfterCall::Goes(inbox)
     }
 
     /// Makes the call's directory, unless that is done, and the message that begins it.

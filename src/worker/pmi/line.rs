@@ -12,7 +12,7 @@ pub const BARRIER_OUT: &str = "cmd=barrier_out\n";
 pub const FINALIZED: &str = "cmd=finalize_ack\n";
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Request<'a> {
+pub enum PmiRequest<'a> {
     /// A connection's first.
     Admit {
         id: u32,
@@ -46,10 +46,10 @@ pub enum Request<'a> {
 }
 
 /// None: it says nothing that is known here.
-pub fn request(line: &[u8]) -> Option<Request<'_>> {
+pub fn request(line: &[u8]) -> Option<PmiRequest<'_>> {
     let line = text(line)?;
     if line == "mcmd=spawn" {
-        return Some(Request::Spawn);
+        return Some(PmiRequest::Spawn);
     }
     let value = |wanted: &str| {
         let mut words = line.split(' ').filter_map(|word| word.split_once('='));
@@ -57,25 +57,25 @@ pub fn request(line: &[u8]) -> Option<Request<'_>> {
     };
     let key = || value("key").filter(|key| (1..=KEY_BYTES).contains(&key.len()));
     Some(match line.strip_prefix("cmd=")?.split(' ').next()? {
-        "initack" => Request::Admit {
+        "initack" => PmiRequest::Admit {
             id: value("pmiid")?.parse().ok()?,
         },
-        "init" => Request::Init {
+        "init" => PmiRequest::Init {
             version: value("pmi_version")?,
         },
-        "get_maxes" => Request::Limits,
-        "get_appnum" => Request::Program,
-        "get_my_kvsname" => Request::Name,
-        "get_universe_size" => Request::Universe,
-        "put" => Request::Put {
+        "get_maxes" => PmiRequest::Limits,
+        "get_appnum" => PmiRequest::Program,
+        "get_my_kvsname" => PmiRequest::Name,
+        "get_universe_size" => PmiRequest::Universe,
+        "put" => PmiRequest::Put {
             key: key()?,
             value: value("value").filter(|value| value.len() <= VALUE_BYTES)?,
         },
-        "get" => Request::Get { key: key()? },
+        "get" => PmiRequest::Get { key: key()? },
         // One of some of the ranks is asked for only of servers that say they know it.
-        "barrier_in" if value("group").is_none() => Request::Barrier,
-        "finalize" => Request::Finalize,
-        "abort" => Request::Abort {
+        "barrier_in" if value("group").is_none() => PmiRequest::Barrier,
+        "finalize" => PmiRequest::Finalize,
+        "abort" => PmiRequest::Abort {
             status: exit_status(value("exitcode")),
         },
         "publish_name" => refused("cmd=publish_result"),
@@ -91,8 +91,8 @@ fn exit_status(code: Option<&str>) -> i32 {
     code.map_or(1, |code| (code & 0xff).max(1))
 }
 
-fn refused(answer: &'static str) -> Request<'static> {
-    Request::Refused { answer }
+fn refused(answer: &'static str) -> PmiRequest<'static> {
+    PmiRequest::Refused { answer }
 }
 
 /// Printable ASCII and no more.

@@ -36,7 +36,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
     time::{Instant, sleep, timeout, timeout_at},
 };
-use world::{Member, Refusal, Step, Worlds};
+use world::{Member, PmiRefusal, PmiStep, Worlds};
 
 /// Who connects and has not said who it is by then is none of ours.
 const HELLO: Duration = Duration::from_secs(10);
@@ -81,7 +81,7 @@ impl PmiListener {
                 break (server, worlds);
             }
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PmiShared {
             node,
             key,
             worlds: Mutex::new(worlds),
@@ -112,7 +112,7 @@ fn listen(host: Ipv4Addr) -> io::Result<TcpListener> {
 }
 
 /// What all connections of an attempt share.
-struct Shared {
+struct PmiShared {
     node: NodeHandle,
     key: AttemptKey,
     worlds: Mutex<Worlds>,
@@ -120,7 +120,7 @@ struct Shared {
     changed: watch::Sender<()>,
 }
 
-impl Shared {
+impl PmiShared {
     fn worlds(&self) -> MutexGuard<'_, Worlds> {
         self.worlds.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,7 +139,7 @@ impl Shared {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<PmiShared>) {
     // Dropped with this task, and then all of them end.
     let mut clients = JoinSet::new();
     let mut strangers = VecDeque::new();
@@ -172,12 +172,12 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 /// is, it `gives_way` when it must.
 async fn serve(
     stream: TcpStream,
-    shared: Arc<Shared>,
+    shared: Arc<PmiShared>,
     mut gives_way: oneshot::Receiver<()>,
 ) -> bool {
     // Each line is waited for.
     let _ = stream.set_nodelay(true);
-    let mut client = Client {
+    let mut client = PmiClient {
         stream: BufReader::with_capacity(LINE_BYTES, stream),
         line: Vec::new(),
     };
@@ -202,12 +202,12 @@ async fn serve(
     true
 }
 
-struct Client {
+struct PmiClient {
     stream: BufReader<TcpStream>,
     line: Vec<u8>,
 }
 
-impl Client {
+impl PmiClient {
     /// A line without its end; None: there is no more, or it is too long.
     async fn read(&mut self) -> Option<()> {
         self.line.clear();
@@ -222,15 +222,15 @@ impl Client {
     }
 
     /// By its first line.
-    async fn come_in(&mut self, shared: &Shared) -> Option<(Member, String)> {
+    async fn come_in(&mut self, shared: &PmiShared) -> Option<(Member, String)> {
         let mut changed = shared.changed.subscribe();
         let end = Instant::now() + TAKEN;
         loop {
             let admitted = shared.worlds().admit(&self.line);
             match admitted {
                 Ok(admitted) => return Some(admitted),
-                Err(Refusal::Taken) => timeout_at(end, changed.changed()).await.ok()?.ok()?,
-                Err(Refusal::Stranger) => return None,
+                Err(PmiRefusal::Taken) => timeout_at(end, changed.changed()).await.ok()?.ok()?,
+                Err(PmiRefusal::Stranger) => return None,
             }
         }
     }
@@ -238,7 +238,7 @@ impl Client {
     /// Until all but the last answer is said; None: it was lost, or said what it must not.
     async fn talk(
         &mut self,
-        shared: &Shared,
+        shared: &PmiShared,
         member: Member,
         welcome: &str,
     ) -> Option<&'static str> {
@@ -248,16 +248,16 @@ impl Client {
             self.read().await?;
             let step = shared.worlds().step(member, &mut spawning, &self.line);
             match step {
-                Step::Answer(answer) => self.say(&answer).await?,
-                Step::Nothing => {}
-                Step::Barrier(number) => {
+                PmiStep::Answer(answer) => self.say(&answer).await?,
+                PmiStep::Nothing => {}
+                PmiStep::Barrier(number) => {
                     shared.changed.send_replace(());
                     self.wait(shared, member, number).await?;
                     self.say(line::BARRIER_OUT).await?;
                 }
-                Step::Last(answer) => return Some(answer),
-                Step::Close => return None,
-                Step::Abort { status } => {
+                PmiStep::Last(answer) => return Some(answer),
+                PmiStep::Close => return None,
+                PmiStep::Abort { status } => {
                     shared.abort(member.rank, status).await;
                     return None;
                 }
@@ -267,7 +267,7 @@ impl Client {
 
     /// Until all are in the barrier. Nothing is said meanwhile; None where somebody is missing for
     /// good, this one included.
-    async fn wait(&mut self, shared: &Shared, member: Member, number: u64) -> Option<()> {
+    async fn wait(&mut self, shared: &PmiShared, member: Member, number: u64) -> Option<()> {
         let mut changed = shared.changed.subscribe();
         loop {
             let is_open = shared.worlds().is_open(member, number);

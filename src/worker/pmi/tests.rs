@@ -1,7 +1,7 @@
 //! PMI without an MPI library: what lines say, and connections of processes and of strangers.
 
 use super::{
-    line::{Request, Spawning, request},
+    line::{PmiRequest, Spawning, request},
     *,
 };
 use nodectl_types::{Attempt, JobId};
@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 
 #[test]
 fn lines_say_what_libraries_mean() {
-    let id = Request::Admit { id: 77 };
+    let id = PmiRequest::Admit { id: 77 };
     assert_eq!(request(b"cmd=initack pmiid=77"), Some(id));
-    let put = Request::Put {
+    let put = PmiRequest::Put {
         key: "bc-0",
         value: "mpi#02=$",
     };
@@ -22,12 +22,12 @@ fn lines_say_what_libraries_mean() {
         Some(put)
     );
     let abort = b"cmd=abort exitcode=7 message=it went wrong";
-    assert_eq!(request(abort), Some(Request::Abort { status: 7 }));
+    assert_eq!(request(abort), Some(PmiRequest::Abort { status: 7 }));
     for (code, status) in [("-1", 255), ("0", 1), ("256", 1), ("x", 1)] {
         let line = format!("cmd=abort exitcode={code}");
-        assert_eq!(request(line.as_bytes()), Some(Request::Abort { status }));
+        assert_eq!(request(line.as_bytes()), Some(PmiRequest::Abort { status }));
     }
-    assert_eq!(request(b"cmd=barrier_in"), Some(Request::Barrier));
+    assert_eq!(request(b"cmd=barrier_in"), Some(PmiRequest::Barrier));
     let long = format!("cmd=get kvsname=w key={}", "k".repeat(65));
     let bad: [&[u8]; 9] = [
         b"",
@@ -110,16 +110,16 @@ fn a_world_keeps_so_much_and_no_more() {
         let line = format!("cmd=put kvsname=w key=k{key} value=v");
         worlds.step(member, &mut Spawning::default(), line.as_bytes())
     };
-    let done = Step::Answer("cmd=put_result rc=0 msg=success\n".into());
+    let done = PmiStep::Answer("cmd=put_result rc=0 msg=success\n".into());
     assert!((0..128).all(|key| put(key) == done));
     assert_ne!(put(128), done);
     assert_eq!(put(7), done, "what is there can be changed");
 }
 
 /// A process's side of a connection.
-struct Process(io::BufReader<std::net::TcpStream>);
+struct PmiProcess(io::BufReader<std::net::TcpStream>);
 
-impl Process {
+impl PmiProcess {
     fn connect(server: &PmiServer) -> Self {
         let at = (Ipv4Addr::LOCALHOST, server.port);
         let stream = std::net::TcpStream::connect(at).unwrap();
@@ -190,7 +190,7 @@ fn two_processes_find_each_other_and_do_so_again() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (listener, _told) = open(&runtime);
     for program in 0..2 {
-        let [mut first, mut second] = [0, 1].map(|rank| Process::of(&listener.server, rank));
+        let [mut first, mut second] = [0, 1].map(|rank| PmiProcess::of(&listener.server, rank));
         let init = first.ask("cmd=init pmi_version=1 pmi_subversion=1");
         assert_eq!(
             init,
@@ -225,7 +225,7 @@ fn two_processes_find_each_other_and_do_so_again() {
 fn strangers_stay_outside_and_nobody_takes_a_place_that_is_taken() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (listener, _told) = open(&runtime);
-    let mut first = Process::of(&listener.server, 0);
+    let mut first = PmiProcess::of(&listener.server, 0);
     let taken = listener.server.id(0);
     let none = (1..).find(|id| (0..2).all(|rank| listener.server.id(rank) != *id));
     let strange = [
@@ -236,16 +236,16 @@ fn strangers_stay_outside_and_nobody_takes_a_place_that_is_taken() {
         "x".repeat(LINE_BYTES + 1),
     ];
     for line in &strange {
-        let mut stranger = Process::connect(&listener.server);
+        let mut stranger = PmiProcess::connect(&listener.server);
         stranger.0.get_mut().write_all(line.as_bytes()).unwrap();
         assert!(stranger.hears_the_end(), "{line}");
     }
     assert_eq!(first.ask("cmd=get_appnum"), "cmd=appnum appnum=0\n");
     // Connections on which nothing is said give way to those on which something is.
     let silent: Vec<_> = (0..STRANGERS + 8)
-        .map(|_| Process::connect(&listener.server))
+        .map(|_| PmiProcess::connect(&listener.server))
         .collect();
-    Process::of(&listener.server, 1);
+    PmiProcess::of(&listener.server, 1);
     drop(silent);
     // A word that nobody knows ends even who is in.
     first.say("cmd=open_the_door");
@@ -256,11 +256,11 @@ fn strangers_stay_outside_and_nobody_takes_a_place_that_is_taken() {
 fn who_waits_for_somebody_lost_waits_no_more_and_all_end_with_the_listener() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (listener, mut told) = open(&runtime);
-    let [mut first, second] = [0, 1].map(|rank| Process::of(&listener.server, rank));
+    let [mut first, second] = [0, 1].map(|rank| PmiProcess::of(&listener.server, rank));
     first.say("cmd=barrier_in");
     drop(second);
     assert!(first.hears_the_end());
-    let [again, mut aborting] = [0, 1].map(|rank| Process::of(&listener.server, rank));
+    let [again, mut aborting] = [0, 1].map(|rank| PmiProcess::of(&listener.server, rank));
     aborting.say("cmd=abort exitcode=7");
     assert!(aborting.hears_the_end());
     let (rank, status) = match told.blocking_recv() {

@@ -1,7 +1,7 @@
 //! What the processes of an attempt tell each other over PMI. A process may be several MPI programs
 //! one after the other, as a script is: the n-th of each rank are one world.
 
-use super::line::{self, FINALIZED, KEY_BYTES, NAME_BYTES, Request, Spawning, VALUE_BYTES};
+use super::line::{self, FINALIZED, KEY_BYTES, NAME_BYTES, PmiRequest, Spawning, VALUE_BYTES};
 use nodectl_types::gang::{MpiWorld, PmiServer};
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct Member {
 
 /// Why a connection is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum PmiRefusal {
     Stranger,
     /// The rank's last program is still connected.
     Taken,
@@ -28,7 +28,7 @@ pub enum Refusal {
 
 /// What follows from a line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PmiStep {
     Answer(String),
     Nothing,
     /// Wait until so many barriers of this world are behind.
@@ -43,7 +43,7 @@ pub enum Step {
 }
 
 #[derive(Debug, Default)]
-struct Rank {
+struct MpiRank {
     is_in: bool,
     /// How many programs it has been.
     programs: u32,
@@ -51,7 +51,7 @@ struct Rank {
 
 /// One MPI program of all ranks.
 #[derive(Debug, Default)]
-struct World {
+struct MpiProgram {
     values: BTreeMap<String, String>,
     waiting: u32,
     /// Barriers that all have been in.
@@ -66,8 +66,8 @@ pub struct Worlds {
     ids: BTreeMap<u32, u32>,
     name: String,
     of: MpiWorld,
-    ranks: Vec<Rank>,
-    worlds: BTreeMap<u32, World>,
+    ranks: Vec<MpiRank>,
+    worlds: BTreeMap<u32, MpiProgram>,
 }
 
 impl Worlds {
@@ -78,18 +78,18 @@ impl Worlds {
             ids,
             name,
             of,
-            ranks: (0..of.ranks).map(|_| Rank::default()).collect(),
+            ranks: (0..of.ranks).map(|_| MpiRank::default()).collect(),
             worlds: BTreeMap::new(),
         })
     }
 
     /// A connection's first line: who it is, and what it is told.
-    pub fn admit(&mut self, line: &[u8]) -> Result<(Member, String), Refusal> {
+    pub fn admit(&mut self, line: &[u8]) -> Result<(Member, String), PmiRefusal> {
         let rank = match line::request(line) {
-            Some(Request::Admit { id }) => self.ids.get(&id).copied(),
+            Some(PmiRequest::Admit { id }) => self.ids.get(&id).copied(),
             _ => None,
         };
-        let rank = rank.ok_or(Refusal::Stranger)?;
+        let rank = rank.ok_or(PmiRefusal::Stranger)?;
         let own = &mut self.ranks[rank as usize];
         let member = Member {
             rank,
@@ -97,7 +97,7 @@ impl Worlds {
         };
         let is_new = !self.worlds.contains_key(&member.program);
         if own.is_in || (is_new && self.worlds.len() >= WORLDS) {
-            return Err(Refusal::Taken);
+            return Err(PmiRefusal::Taken);
         }
         (own.is_in, own.programs) = (true, own.programs + 1);
         self.worlds.entry(member.program).or_default();
@@ -109,42 +109,44 @@ impl Worlds {
     }
 
     /// A line of somebody who is in.
-    pub fn step(&mut self, member: Member, spawning: &mut Spawning, line: &[u8]) -> Step {
+    pub fn step(&mut self, member: Member, spawning: &mut Spawning, line: &[u8]) -> PmiStep {
         match spawning.line(line) {
             Some(true) => {
                 let why = "msg=nodectl_starts_no_more_processes";
-                return Step::Answer(format!("cmd=spawn_result rc=-1 {why}\n"));
+                return PmiStep::Answer(format!("cmd=spawn_result rc=-1 {why}\n"));
             }
-            Some(false) => return Step::Nothing,
+            Some(false) => return PmiStep::Nothing,
             None => {}
         }
         match line::request(line) {
-            Some(Request::Spawn) => {
+            Some(PmiRequest::Spawn) => {
                 spawning.begin();
-                Step::Nothing
+                PmiStep::Nothing
             }
             Some(request) => self.answer(member, request),
-            None => Step::Close,
+            None => PmiStep::Close,
         }
     }
 
-    fn answer(&mut self, member: Member, request: Request<'_>) -> Step {
+    fn answer(&mut self, member: Member, request: PmiRequest<'_>) -> PmiStep {
         let Some(world) = self.worlds.get_mut(&member.program) else {
-            return Step::Close;
+            return PmiStep::Close;
         };
         let ranks = self.of.ranks;
-        Step::Answer(match request {
-            Request::Init { version } => {
+        PmiStep::Answer(match request {
+            PmiRequest::Init { version } => {
                 let rc = if version == "1" { 0 } else { -1 };
                 format!("cmd=response_to_init rc={rc} pmi_version=1 pmi_subversion=1\n")
             }
-            Request::Limits => format!(
+            PmiRequest::Limits => format!(
                 "cmd=maxes kvsname_max={NAME_BYTES} keylen_max={KEY_BYTES} vallen_max={VALUE_BYTES}\n"
             ),
-            Request::Program => "cmd=appnum appnum=0\n".into(),
-            Request::Name => format!("cmd=my_kvsname kvsname={}-{}\n", self.name, member.program),
-            Request::Universe => format!("cmd=universe_size size={ranks}\n"),
-            Request::Put { key, value } => {
+            PmiRequest::Program => "cmd=appnum appnum=0\n".into(),
+            PmiRequest::Name => {
+                format!("cmd=my_kvsname kvsname={}-{}\n", self.name, member.program)
+            }
+            PmiRequest::Universe => format!("cmd=universe_size size={ranks}\n"),
+            PmiRequest::Put { key, value } => {
                 let is_full = world.values.len() >= VALUES_OF_RANK * ranks as usize;
                 match is_full && !world.values.contains_key(key) {
                     true => "cmd=put_result rc=-1 msg=too_many_keys\n".into(),
@@ -154,12 +156,12 @@ impl Worlds {
                     }
                 }
             }
-            Request::Get { key } => got(&self.of, &world.values, key),
-            Request::Barrier => return world.come_to_barrier(ranks),
-            Request::Refused { answer } => format!("{answer} rc=-1 msg=not_known_here\n"),
-            Request::Finalize => return Step::Last(FINALIZED),
-            Request::Abort { status } => return Step::Abort { status },
-            Request::Admit { .. } | Request::Spawn => return Step::Close,
+            PmiRequest::Get { key } => got(&self.of, &world.values, key),
+            PmiRequest::Barrier => return world.come_to_barrier(ranks),
+            PmiRequest::Refused { answer } => format!("{answer} rc=-1 msg=not_known_here\n"),
+            PmiRequest::Finalize => return PmiStep::Last(FINALIZED),
+            PmiRequest::Abort { status } => return PmiStep::Abort { status },
+            PmiRequest::Admit { .. } | PmiRequest::Spawn => return PmiStep::Close,
         })
     }
 
@@ -186,14 +188,14 @@ impl Worlds {
     }
 }
 
-impl World {
-    fn come_to_barrier(&mut self, ranks: u32) -> Step {
+impl MpiProgram {
+    fn come_to_barrier(&mut self, ranks: u32) -> PmiStep {
         let number = self.passed + 1;
         self.waiting += 1;
         if self.waiting == ranks && self.left == 0 {
             (self.waiting, self.passed) = (0, number);
         }
-        Step::Barrier(number)
+        PmiStep::Barrier(number)
     }
 }
 

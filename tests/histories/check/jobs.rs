@@ -2,8 +2,8 @@
 //! cancellation is final; jobs end; a submission is one job.
 
 use super::{
-    Verdict,
-    model::{Job, Model, Told, text},
+    HistoryVerdict,
+    model::{LoggedJob, LoggedRow, Model, text},
     story,
 };
 use serde_json::Value;
@@ -19,10 +19,10 @@ pub const COUNTED: [&str; 6] = [
     "submissions of nobody knows which end",
 ];
 
-pub fn check(model: &Model, verdict: &mut Verdict) {
+pub fn check(model: &Model, verdict: &mut HistoryVerdict) {
     for job in model.jobs.values() {
         let told = model.told(job);
-        let mut tasks: BTreeMap<u64, Vec<Told>> = BTreeMap::new();
+        let mut tasks: BTreeMap<u64, Vec<LoggedRow>> = BTreeMap::new();
         for one in &told {
             tasks
                 .entry(one.row["task"].as_u64().unwrap_or(u64::MAX))
@@ -42,7 +42,12 @@ pub fn check(model: &Model, verdict: &mut Verdict) {
 }
 
 /// A result is that of its task, whoever computed it.
-fn contents(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &mut Verdict) {
+fn contents(
+    model: &Model,
+    job: &LoggedJob,
+    tasks: &BTreeMap<u64, Vec<LoggedRow>>,
+    verdict: &mut HistoryVerdict,
+) {
     let Some(bytes) = known_bytes(model, job) else {
         return;
     };
@@ -69,15 +74,20 @@ fn contents(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict:
 }
 
 /// What was told stays that attempt's, unless the network was parted in between.
-fn attempts(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &mut Verdict) {
+fn attempts(
+    model: &Model,
+    job: &LoggedJob,
+    tasks: &BTreeMap<u64, Vec<LoggedRow>>,
+    verdict: &mut HistoryVerdict,
+) {
     let mut reported = false;
     for (task, told) in tasks {
-        let done: Vec<&Told> = told
+        let done: Vec<&LoggedRow> = told
             .iter()
             .filter(|one| one.row["status"] == "done")
             .collect();
         for pair in done.windows(2) {
-            let key = |one: &Told| {
+            let key = |one: &LoggedRow| {
                 (
                     text(&one.row["attempt"]).to_string(),
                     one.row["files"].to_string(),
@@ -106,7 +116,7 @@ fn attempts(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict:
 
 /// A read of all results has each task once, unless the coordinator changed in its middle or
 /// failures were retried: then tasks come again.
-fn once_a_read(model: &Model, job: &Job, verdict: &mut Verdict) {
+fn once_a_read(model: &Model, job: &LoggedJob, verdict: &mut HistoryVerdict) {
     let retried = model.calls_of(job, "retry").next().is_some();
     for (_, call) in model.calls_of(job, "read") {
         let Some((at, answer)) = call.answer.filter(|(_, answer)| answer["ok"] == true) else {
@@ -142,7 +152,12 @@ fn once_a_read(model: &Model, job: &Job, verdict: &mut Verdict) {
 }
 
 /// What was told is there whenever the cluster is whole, at each node.
-fn kept(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &mut Verdict) {
+fn kept(
+    model: &Model,
+    job: &LoggedJob,
+    tasks: &BTreeMap<u64, Vec<LoggedRow>>,
+    verdict: &mut HistoryVerdict,
+) {
     let mut unanswered = None;
     for (_, call) in model
         .calls_of(job, "read")
@@ -162,7 +177,7 @@ fn kept(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &mu
             rows.iter()
                 .any(|row| row["task"] == task && row["status"] == "done")
         };
-        let told_before = |told: &[Told]| {
+        let told_before = |told: &[LoggedRow]| {
             told.iter()
                 .any(|one| one.row["status"] == "done" && one.at < call.at)
         };
@@ -192,7 +207,7 @@ fn kept(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &mu
 
 /// Files of results are what their tasks wrote, always; and can be had, whenever the cluster is
 /// whole.
-fn files(model: &Model, job: &Job, verdict: &mut Verdict) {
+fn files(model: &Model, job: &LoggedJob, verdict: &mut HistoryVerdict) {
     let Some(bytes) = known_bytes(model, job) else {
         return;
     };
@@ -242,7 +257,12 @@ fn files(model: &Model, job: &Job, verdict: &mut Verdict) {
 
 /// A cancellation that was answered stands, unless all tasks had ended by then, or ended on the
 /// other side of a cut; of single tasks, too, but for successes that were on their way.
-fn cancelled(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &mut Verdict) {
+fn cancelled(
+    model: &Model,
+    job: &LoggedJob,
+    tasks: &BTreeMap<u64, Vec<LoggedRow>>,
+    verdict: &mut HistoryVerdict,
+) {
     let whole = model
         .calls_of(job, "cancel")
         .filter(|(_, call)| call.line["tasks"].is_null() && call.is_answered());
@@ -280,7 +300,12 @@ fn cancelled(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict
 }
 
 /// Every job ends, with all results, once faults do: its tasks fail for no reason of their own.
-fn ended(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &mut Verdict) {
+fn ended(
+    model: &Model,
+    job: &LoggedJob,
+    tasks: &BTreeMap<u64, Vec<LoggedRow>>,
+    verdict: &mut HistoryVerdict,
+) {
     let last = model
         .calls_of(job, "read")
         .filter(|(_, call)| model.is_quiet(call.at) && call.is_answered());
@@ -302,7 +327,7 @@ fn ended(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &m
     let failed = tasks
         .iter()
         .filter_map(|(task, told)| told.last().map(|last| (*task, last)));
-    let failed: Vec<(u64, &Told)> = failed
+    let failed: Vec<(u64, &LoggedRow)> = failed
         .filter(|(_, last)| last.row["status"] == "failed")
         .collect();
     if let Some((task, last)) = failed.first() {
@@ -335,7 +360,7 @@ fn ended(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &m
 }
 
 /// A submission is one job: not none, not two.
-fn submissions(model: &Model, verdict: &mut Verdict) {
+fn submissions(model: &Model, verdict: &mut HistoryVerdict) {
     let mut ids: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for job in model.jobs.values() {
         for (_, call) in model.calls_of(job, "submit") {
@@ -395,7 +420,7 @@ fn submissions(model: &Model, verdict: &mut Verdict) {
     }
 }
 
-fn submitted_at(model: &Model, job: &Job) -> u64 {
+fn submitted_at(model: &Model, job: &LoggedJob) -> u64 {
     model
         .calls_of(job, "submit")
         .map(|(_, call)| call.at)
@@ -403,14 +428,14 @@ fn submitted_at(model: &Model, job: &Job) -> u64 {
         .unwrap_or(0)
 }
 
-pub fn tasks_of(model: &Model, job: &Job) -> Option<u64> {
+pub fn tasks_of(model: &Model, job: &LoggedJob) -> Option<u64> {
     model
         .calls_of(job, "submit")
         .find_map(|(_, call)| call.line["tasks"].as_u64())
 }
 
 /// How large each task's file is; None of jobs whose results are of another kind.
-fn known_bytes(model: &Model, job: &Job) -> Option<u64> {
+fn known_bytes(model: &Model, job: &LoggedJob) -> Option<u64> {
     let (_, call) = model.calls_of(job, "submit").next()?;
     call.line["bytes"].as_u64().filter(|bytes| *bytes > 0)
 }

@@ -33,16 +33,16 @@ pub struct Violation {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Verdict {
+pub struct HistoryVerdict {
     pub violations: Vec<Violation>,
     /// What is no violation and worth a number.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
 /// What a history breaks, and what it consists of.
-pub fn check(lines: &[Value]) -> Verdict {
+pub fn check(lines: &[Value]) -> HistoryVerdict {
     let model = Model::new(lines);
-    let mut verdict = Verdict {
+    let mut verdict = HistoryVerdict {
         violations: Vec::new(),
         counts: model.counts(),
     };
@@ -52,7 +52,7 @@ pub fn check(lines: &[Value]) -> Verdict {
     verdict
 }
 
-impl Verdict {
+impl HistoryVerdict {
     fn add(&mut self, promise: &'static str, text: String, story: Vec<String>) {
         self.violations.push(Violation {
             promise,
@@ -75,7 +75,7 @@ impl fmt::Display for Violation {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for HistoryVerdict {
     /// Of each promise the shortest story, and what else broke it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut promises: BTreeMap<&str, Vec<&Violation>> = BTreeMap::new();

@@ -10,18 +10,18 @@ pub const MARGIN: u64 = 15_000;
 
 pub struct Model<'a> {
     pub lines: &'a [Value],
-    pub jobs: BTreeMap<&'a str, Job<'a>>,
-    pub faults: Vec<Fault<'a>>,
+    pub jobs: BTreeMap<&'a str, LoggedJob<'a>>,
+    pub faults: Vec<LoggedFault<'a>>,
     /// From `quiet` to `read`: when everything has to be there, with what index in `lines` it
     /// begins.
     pub quiet: Vec<(u64, u64)>,
-    pub calls: Vec<Call<'a>>,
+    pub calls: Vec<LoggedCall<'a>>,
     /// The run came to its end.
     pub is_over: bool,
 }
 
 /// A call and its answer.
-pub struct Call<'a> {
+pub struct LoggedCall<'a> {
     pub at: u64,
     pub line: &'a Value,
     /// When, and what.
@@ -29,16 +29,16 @@ pub struct Call<'a> {
 }
 
 #[derive(Default)]
-pub struct Job<'a> {
+pub struct LoggedJob<'a> {
     pub name: &'a str,
     pub calls: Vec<usize>,
-    pub runs: Vec<Run<'a>>,
+    pub runs: Vec<LoggedRun<'a>>,
     /// Lines that are about it and are neither.
     pub notes: Vec<&'a Value>,
 }
 
 /// Something that a task noted.
-pub struct Run<'a> {
+pub struct LoggedRun<'a> {
     pub at: u64,
     pub event: &'a str,
     pub task: u64,
@@ -46,7 +46,7 @@ pub struct Run<'a> {
     pub node: &'a str,
 }
 
-pub struct Fault<'a> {
+pub struct LoggedFault<'a> {
     pub from: u64,
     /// None: for good, or until the run's end.
     pub to: Option<u64>,
@@ -57,7 +57,7 @@ pub struct Fault<'a> {
 
 /// A row of results that was told, and when.
 #[derive(Clone, Copy)]
-pub struct Told<'a> {
+pub struct LoggedRow<'a> {
     pub at: u64,
     pub row: &'a Value,
 }
@@ -119,7 +119,7 @@ impl<'a> Model<'a> {
             let index = self.calls.len();
             self.job(name).calls.push(index);
         }
-        self.calls.push(Call {
+        self.calls.push(LoggedCall {
             at,
             line,
             answer: None,
@@ -127,7 +127,7 @@ impl<'a> Model<'a> {
     }
 
     fn run(&mut self, at: u64, line: &'a Value) {
-        let run = Run {
+        let run = LoggedRun {
             at,
             event: text(&line["event"]),
             task: line["task"].as_u64().unwrap_or(0),
@@ -139,7 +139,7 @@ impl<'a> Model<'a> {
 
     fn fault(&mut self, at: u64, line: &'a Value) {
         let nodes = line["nodes"].as_array().into_iter().flatten();
-        self.faults.push(Fault {
+        self.faults.push(LoggedFault {
             from: at,
             to: None,
             kind: text(&line["kind"]),
@@ -148,32 +148,32 @@ impl<'a> Model<'a> {
         });
     }
 
-    fn job(&mut self, name: &'a str) -> &mut Job<'a> {
-        self.jobs.entry(name).or_insert_with(|| Job {
+    fn job(&mut self, name: &'a str) -> &mut LoggedJob<'a> {
+        self.jobs.entry(name).or_insert_with(|| LoggedJob {
             name,
-            ..Job::default()
+            ..LoggedJob::default()
         })
     }
 
     /// Calls about a job with this `op`, with their index.
     pub fn calls_of<'m>(
         &'m self,
-        job: &'m Job<'a>,
+        job: &'m LoggedJob<'a>,
         op: &'m str,
-    ) -> impl Iterator<Item = (usize, &'m Call<'a>)> {
+    ) -> impl Iterator<Item = (usize, &'m LoggedCall<'a>)> {
         let calls = job.calls.iter().map(|index| (*index, &self.calls[*index]));
         calls.filter(move |(_, call)| call.line["op"] == op)
     }
 
     /// Every row of results of a job that anybody was told, in order of the answers.
-    pub fn told(&self, job: &Job<'a>) -> Vec<Told<'a>> {
-        let mut told: Vec<Told> = Vec::new();
+    pub fn told(&self, job: &LoggedJob<'a>) -> Vec<LoggedRow<'a>> {
+        let mut told: Vec<LoggedRow> = Vec::new();
         for index in &job.calls {
             let Some((at, answer)) = self.calls[*index].answer else {
                 continue;
             };
             let rows = answer["results"].as_array().into_iter().flatten();
-            told.extend(rows.map(|row| Told { at, row }));
+            told.extend(rows.map(|row| LoggedRow { at, row }));
         }
         told.sort_by_key(|told| told.at);
         told
@@ -205,7 +205,7 @@ impl<'a> Model<'a> {
 
     /// Whether the network was parted at both moments, by one and the same fault.
     pub fn parted_at_both(&self, one: u64, other: u64) -> bool {
-        let at = |fault: &Fault, at| fault.parts() && fault.touches(at, at);
+        let at = |fault: &LoggedFault, at| fault.parts() && fault.touches(at, at);
         self.faults
             .iter()
             .any(|fault| at(fault, one) && at(fault, other))
@@ -231,13 +231,13 @@ impl<'a> Model<'a> {
     }
 }
 
-impl Call<'_> {
+impl LoggedCall<'_> {
     pub fn is_answered(&self) -> bool {
         self.answer.is_some_and(|(_, answer)| answer["ok"] == true)
     }
 }
 
-impl Fault<'_> {
+impl LoggedFault<'_> {
     /// Whether the fault's nodes do not take part for a while.
     fn takes_away(&self) -> bool {
         !matches!(self.kind, "full" | "clock" | "loss" | "delay" | "slow")

@@ -3,14 +3,14 @@
 //! in `bsp` learns from each sample once an epoch.
 
 use super::{
-    Verdict,
+    HistoryVerdict,
     model::{Model, text},
     story,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-pub fn check(model: &Model, verdict: &mut Verdict) {
+pub fn check(model: &Model, verdict: &mut HistoryVerdict) {
     nodes(model, verdict);
     pools(model, verdict);
     trainings(model, verdict);
@@ -21,7 +21,7 @@ fn lines<'m>(model: &'m Model, what: &'m str) -> impl Iterator<Item = (u64, &'m 
     of_kind.map(|line| (line["at"].as_u64().unwrap_or(0), line))
 }
 
-fn nodes(model: &Model, verdict: &mut Verdict) {
+fn nodes(model: &Model, verdict: &mut HistoryVerdict) {
     for (at, line) in lines(model, "exited") {
         let text = format!(
             "{} ended by itself while {}: {}",
@@ -70,7 +70,7 @@ fn nodes(model: &Model, verdict: &mut Verdict) {
     }
 }
 
-fn pools(model: &Model, verdict: &mut Verdict) {
+fn pools(model: &Model, verdict: &mut HistoryVerdict) {
     let mut seen = PoolSeen::default();
     for (at, line) in lines(model, "pool") {
         let Some((promise, text)) = seen.note(line) else {
@@ -156,7 +156,7 @@ impl<'a> PoolSeen<'a> {
 /// far more.
 const ROUNDING: u64 = 5;
 
-fn trainings(model: &Model, verdict: &mut Verdict) {
+fn trainings(model: &Model, verdict: &mut HistoryVerdict) {
     for (at, line) in lines(model, "trained") {
         let (epochs, samples) = (
             line["epochs"].as_u64().unwrap_or(0),

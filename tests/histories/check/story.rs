@@ -1,14 +1,14 @@
 //! The few lines of a history that a violation is about: how the job was asked for, what its task
 //! did, what was told of it and when that changed, and the faults meanwhile.
 
-use super::model::{Call, Job, Model, text};
+use super::model::{LoggedCall, LoggedJob, Model, text};
 use serde_json::Value;
 
 /// Longer stories lose their middle.
 const MAX_LINES: usize = 60;
 
 /// What concerns a job, or one task of it, until `until`.
-pub fn of_task(model: &Model, job: &Job, task: Option<u64>, until: u64) -> Vec<String> {
+pub fn of_task(model: &Model, job: &LoggedJob, task: Option<u64>, until: u64) -> Vec<String> {
     let mut lines: Vec<(u64, String)> = Vec::new();
     let mut known: Option<String> = None;
     for index in &job.calls {
@@ -120,7 +120,7 @@ pub fn with_faults(
 }
 
 /// What an answer to a reader says of a task, if that is not what the one before said.
-fn news(call: &Call, task: Option<u64>, known: &mut Option<String>) -> Option<(u64, String)> {
+fn news(call: &LoggedCall, task: Option<u64>, known: &mut Option<String>) -> Option<(u64, String)> {
     let (at, answer) = call.answer?;
     if answer["ok"] != true {
         return None;
@@ -163,7 +163,7 @@ fn news(call: &Call, task: Option<u64>, known: &mut Option<String>) -> Option<(u
     ))
 }
 
-fn in_words(call: &Call) -> String {
+fn in_words(call: &LoggedCall) -> String {
     let line = call.line;
     let mut asked = String::new();
     for field in ["tasks", "key", "sort", "ms", "task", "file"] {

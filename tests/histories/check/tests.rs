@@ -1,6 +1,6 @@
 //! Histories made by hand: good ones, which must pass, and one for each promise that breaks it.
 
-use super::{Verdict, check, jobs::expected_sum};
+use super::{HistoryVerdict, check, jobs::expected_sum};
 use serde_json::{Value, json};
 
 /// A history that is written line by line; each call is answered 5 ms later.
@@ -90,7 +90,7 @@ impl Made {
     }
 
     /// Everybody has been asked, and the run is over.
-    fn over(&mut self) -> Verdict {
+    fn over(&mut self) -> HistoryVerdict {
         self.line(json!({ "what": "read" }))
             .line(json!({ "what": "over" }));
         check(&self.lines)
@@ -106,7 +106,7 @@ fn all() -> Vec<Value> {
     (0..4).map(|task| done(task, "1.1")).collect()
 }
 
-fn promises(verdict: &Verdict) -> Vec<&'static str> {
+fn promises(verdict: &HistoryVerdict) -> Vec<&'static str> {
     verdict
         .violations
         .iter()
@@ -115,12 +115,12 @@ fn promises(verdict: &Verdict) -> Vec<&'static str> {
 }
 
 #[track_caller]
-fn assert_breaks(verdict: &Verdict, promise: &str) {
+fn assert_breaks(verdict: &HistoryVerdict, promise: &str) {
     assert_eq!(promises(verdict), [promise], "{verdict}");
 }
 
 #[track_caller]
-fn assert_good(verdict: &Verdict) {
+fn assert_good(verdict: &HistoryVerdict) {
     assert_eq!(promises(verdict), Vec::<&str>::new(), "{verdict}");
 }
 

@@ -2,9 +2,9 @@
 //! run on, and what runs and is wanted is let run.
 
 use super::{
-    Verdict,
+    HistoryVerdict,
     jobs::tasks_of,
-    model::{Job, MARGIN, Model, Run, text},
+    model::{LoggedJob, LoggedRun, MARGIN, Model, text},
     story,
 };
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// An order may be on its way for so long when what it is for is over.
 const ON_ITS_WAY: u64 = 5_000;
 
-pub fn check(model: &Model, verdict: &mut Verdict) {
+pub fn check(model: &Model, verdict: &mut HistoryVerdict) {
     for job in model.jobs.values() {
         beyond_need(model, job, verdict);
         computed_again(model, job, verdict);
@@ -21,12 +21,12 @@ pub fn check(model: &Model, verdict: &mut Verdict) {
     }
 }
 
-fn starts<'m>(job: &'m Job<'m>) -> impl Iterator<Item = &'m Run<'m>> {
+fn starts<'m>(job: &'m LoggedJob<'m>) -> impl Iterator<Item = &'m LoggedRun<'m>> {
     job.runs.iter().filter(|run| run.event == "start")
 }
 
 /// Faults and failures cost executions; how many is worth a number.
-fn beyond_need(_: &Model, job: &Job, verdict: &mut Verdict) {
+fn beyond_need(_: &Model, job: &LoggedJob, verdict: &mut HistoryVerdict) {
     let mut of_task: BTreeMap<u64, u64> = BTreeMap::new();
     starts(job).for_each(|run| *of_task.entry(run.task).or_default() += 1);
     *verdict
@@ -37,7 +37,7 @@ fn beyond_need(_: &Model, job: &Job, verdict: &mut Verdict) {
 
 /// A result that was told is computed again only by those who could not know: after a partition, by
 /// a node that was away, or when two nodes were away at once.
-fn computed_again(model: &Model, job: &Job, verdict: &mut Verdict) {
+fn computed_again(model: &Model, job: &LoggedJob, verdict: &mut HistoryVerdict) {
     let mut told: BTreeMap<u64, u64> = BTreeMap::new();
     for one in model
         .told(job)
@@ -79,7 +79,7 @@ fn computed_again(model: &Model, job: &Job, verdict: &mut Verdict) {
 }
 
 /// Nothing of a cancelled job begins once that was answered.
-fn after_cancel(model: &Model, job: &Job, verdict: &mut Verdict) {
+fn after_cancel(model: &Model, job: &LoggedJob, verdict: &mut HistoryVerdict) {
     for (_, call) in model
         .calls_of(job, "cancel")
         .filter(|(_, call)| call.is_answered())
@@ -87,11 +87,11 @@ fn after_cancel(model: &Model, job: &Job, verdict: &mut Verdict) {
         let Some((since, _)) = call.answer else {
             continue;
         };
-        let concerns = |run: &&Run| {
+        let concerns = |run: &&LoggedRun| {
             let tasks = call.line["tasks"].as_array();
             tasks.is_none_or(|tasks| tasks.iter().any(|task| *task == run.task))
         };
-        let could_not_know = |run: &Run| {
+        let could_not_know = |run: &LoggedRun| {
             let away = model.away_between(since, run.at);
             model.parted_between(since, run.at) || away.contains(run.node) || away.len() > 1
         };
@@ -115,7 +115,7 @@ fn after_cancel(model: &Model, job: &Job, verdict: &mut Verdict) {
 
 /// What runs is stopped only when its task has a result, has failed as it should or is cancelled,
 /// when its node ends, or when more than two attempts run.
-fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
+fn needless_stops(model: &Model, job: &LoggedJob, verdict: &mut HistoryVerdict) {
     let mut needless = Vec::new();
     for stop in job.runs.iter().filter(|run| run.event == "stopped") {
         let of_task = || job.runs.iter().filter(|run| run.task == stop.task);
@@ -175,7 +175,7 @@ fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
 
 /// Another attempt of the task failed as it should, and nobody asked for a retry since: that ends
 /// the task, also for a node that was away and ran it meanwhile.
-fn failed_as_it_should(model: &Model, job: &Job, stop: &Run) -> bool {
+fn failed_as_it_should(model: &Model, job: &LoggedJob, stop: &LoggedRun) -> bool {
     let of_task = job.runs.iter().filter(|run| run.task == stop.task);
     let failed = of_task.filter(|run| run.event == "gated" && run.at <= stop.at);
     let Some(last) = failed.map(|run| run.at).max() else {
@@ -189,7 +189,7 @@ fn failed_as_it_should(model: &Model, job: &Job, stop: &Run) -> bool {
 
 /// The task was told to have failed for good, by a later attempt: this one was ordered before that,
 /// and a node that had been away began it before it heard.
-fn had_failed_for_good(model: &Model, job: &Job, stop: &Run) -> bool {
+fn had_failed_for_good(model: &Model, job: &LoggedJob, stop: &LoggedRun) -> bool {
     model.told(job).iter().any(|one| {
         let is_of_it = one.row["task"] == stop.task && one.row["status"] == "failed";
         let is_later = number(text(&one.row["attempt"])) > number(stop.attempt);
@@ -207,13 +207,13 @@ fn number(attempt: &str) -> u64 {
 }
 
 /// How many other attempts of the task run when one is stopped.
-fn rivals(model: &Model, job: &Job, stop: &Run) -> usize {
-    let is_same = |one: &Run, other: &Run| {
+fn rivals(model: &Model, job: &LoggedJob, stop: &LoggedRun) -> usize {
+    let is_same = |one: &LoggedRun, other: &LoggedRun| {
         one.task == other.task && (one.attempt, one.node) == (other.attempt, other.node)
     };
     let others =
         starts(job).filter(|run| run.task == stop.task && !is_same(run, stop) && run.at <= stop.at);
-    let goes_on = |run: &&Run| {
+    let goes_on = |run: &&LoggedRun| {
         let over = job
             .runs
             .iter()

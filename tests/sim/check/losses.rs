@@ -4,7 +4,7 @@ use super::*;
 
 /// A machine was lost, or a part of its disk, and what that means for promises.
 #[derive(Default)]
-struct Loss {
+struct MachineLoss {
     node: usize,
     /// Nothing else was wrong.
     quiet: bool,
@@ -13,11 +13,11 @@ struct Loss {
     found: Vec<(&'static str, String)>,
 }
 
-impl Loss {
+impl MachineLoss {
     /// So many copies are left of what was promised.
     fn judge(
         &mut self,
-        promise: &mut Promise,
+        promise: &mut UserPromise,
         left: usize,
         rule: &'static str,
         what: &dyn Fn() -> String,
@@ -39,7 +39,7 @@ impl Loss {
     }
 }
 
-impl Checker {
+impl SimChecker {
     fn is_expired(&self, job: JobId, now: Time, keep_jobs: Duration) -> bool {
         self.ended
             .get(&job)
@@ -47,7 +47,7 @@ impl Checker {
     }
 }
 
-impl World {
+impl SimWorld {
     /// A disk lost something. What was promised and is nowhere now must have been lost with more
     /// than one disk.
     pub fn copies_lost(&mut self, node: usize, quiet: bool) {
@@ -55,10 +55,10 @@ impl World {
         self.note_away();
         self.checker.lost_at = Some(self.now);
         let mut checker = std::mem::take(&mut self.checker);
-        let mut loss = Loss {
+        let mut loss = MachineLoss {
             node,
             quiet,
-            ..Loss::default()
+            ..MachineLoss::default()
         };
         self.judge_promises(&mut checker, &mut loss);
         self.checker = checker;
@@ -74,7 +74,7 @@ impl World {
     }
 
     /// What is left of everything that was promised, of jobs that are still to be kept.
-    fn judge_promises(&self, checker: &mut Checker, loss: &mut Loss) {
+    fn judge_promises(&self, checker: &mut SimChecker, loss: &mut MachineLoss) {
         let expired: BTreeSet<_> = self
             .user
             .jobs
@@ -108,7 +108,12 @@ impl World {
         }
     }
 
-    fn judge_told(&self, (job, task): (JobId, TaskIndex), told: &mut Told, loss: &mut Loss) {
+    fn judge_told(
+        &self,
+        (job, task): (JobId, TaskIndex),
+        told: &mut ToldResult,
+        loss: &mut MachineLoss,
+    ) {
         let what = || format!("the result of task {task} of {}", self.job_name(job));
         loss.judge(
             &mut told.promise,
@@ -127,7 +132,7 @@ impl World {
     /// A cut never heals: what only the other side has is as good as lost, and nobody is to blame.
     pub fn void_beyond(&mut self) {
         let mut checker = std::mem::take(&mut self.checker);
-        let judge = |promise: &mut Promise, left: usize| promise.void |= left == 0;
+        let judge = |promise: &mut UserPromise, left: usize| promise.void |= left == 0;
         for (job, promise) in &mut checker.submitted {
             judge(promise, self.spec_copies(*job));
         }
@@ -172,7 +177,7 @@ impl World {
         let number = self.user.number(job);
         // Whoever hears that it was removed does as the first did, which decided.
         let decides = self.checker.forgotten.insert(job);
-        let follows = |want: &crate::user::Want, at: usize| {
+        let follows = |want: &crate::user::WantedJob, at: usize| {
             let before = want.plan.after.and_then(|back| at.checked_sub(back));
             let removed = |job| {
                 self.states()
@@ -207,7 +212,7 @@ impl World {
         let is_removed = state.is_some_and(|state| state.core().directory.is_removed(job));
         let counted = !is_elsewhere || (is_removed && (self.is_expired(job) || needed));
         // What nobody can go on with any more may be given up.
-        let is_kept = |watched: &crate::user::Watched| !watched.void;
+        let is_kept = |watched: &crate::user::WatchedJob| !watched.void;
         let known = self.user.jobs.get(&job).is_some_and(is_kept) && counted;
         if known && (needed || !self.is_expired(job)) {
             let why = if needed {

@@ -3,12 +3,12 @@
 use super::*;
 use nodectl_logic::LEAVE_TIMEOUT;
 
-impl World {
+impl SimWorld {
     /// An attempt begins. One of a task whose result was told must not be the order of a
     /// coordinator that could have known.
-    pub fn check_start(&mut self, node: usize, key: Key) {
+    pub fn check_start(&mut self, node: usize, key: AttemptOnNode) {
         let (job, task, attempt) = key;
-        let runs = |other: &Key| other.0 == job && other.1 == task;
+        let runs = |other: &AttemptOnNode| other.0 == job && other.1 == task;
         if self
             .machines
             .iter()
@@ -33,7 +33,7 @@ impl World {
             .filter(|(_, epoch)| *epoch == attempt.epoch);
         let claims: Vec<_> = claims.map(|(coordinator, _)| coordinator).collect();
         let untroubled = self.lasting.is_empty() && self.now - self.troubled >= ACQUAINTED;
-        let knows = |claim: usize, holder: usize, held: &Held| match claim == holder {
+        let knows = |claim: usize, holder: usize, held: &HeldRecord| match claim == holder {
             // It may have learned of it this very moment.
             true => untroubled,
             // Nobody is asked who is taken for dead; whether that may be is another rule's to say.
@@ -50,7 +50,7 @@ impl World {
         // What a later claim accepted, its rivals hear of when they hear of that claim.
         let is_holder = |holder: &usize| {
             let held = self.machines[*holder].disk.durable(job, task);
-            let has = |held: &&Held| matches!(held.cell, Cell::Done(key) if key.accepted <= attempt.epoch);
+            let has = |held: &&HeldRecord| matches!(held.cell, Cell::Done(key) if key.accepted <= attempt.epoch);
             held.filter(has)
                 .is_some_and(|held| claims.iter().all(|claim| knows(*claim, *holder, held)))
         };
@@ -71,7 +71,7 @@ impl World {
 
     /// The holder of a result had it when that node claimed the job, and asked for what others have;
     /// or so long that it has said so since.
-    fn could_tell(&self, claim: usize, job: JobId, held: &Held) -> bool {
+    fn could_tell(&self, claim: usize, job: JobId, held: &HeldRecord) -> bool {
         let life = self.machines[claim].life;
         let known = self.checker.known.get(&(claim, life, job));
         let claimed = known.and_then(|known| Some(known.claim?.1));
@@ -79,7 +79,7 @@ impl World {
     }
 
     /// What begins under one name is one attempt, whoever claims the job in one epoch.
-    fn check_name(&mut self, node: usize, key: Key) {
+    fn check_name(&mut self, node: usize, key: AttemptOnNode) {
         if !self.checker.begun.insert(key) {
             let (job, task, attempt) = key;
             let name = self.job_name(job);
@@ -98,7 +98,7 @@ impl World {
         if self.machines[node].beyond {
             return;
         }
-        let on_disk = |machine: &Machine| {
+        let on_disk = |machine: &SimMachine| {
             let journal = machine.disk.journals.get(&before);
             journal.is_some_and(|journal| journal.heads().any(|head| head.phase.is_ended()))
         };
@@ -120,19 +120,19 @@ impl World {
 
     /// Whoever finished a task keeps its result until somebody has it safe, or the job is over: it
     /// is not to be computed again meanwhile.
-    fn check_finished(&mut self, node: usize, (job, task, attempt): Key) {
+    fn check_finished(&mut self, node: usize, (job, task, attempt): AttemptOnNode) {
         let Some((maker, life, at)) = self.checker.finished.get(&(job, task)).copied() else {
             return;
         };
         // Of a job that was never confirmed, results may go with the claim that was given up.
-        let is_confirmed = |promise: &Promise| promise.at <= at;
+        let is_confirmed = |promise: &UserPromise| promise.at <= at;
         if !self.checker.submitted.get(&job).is_some_and(is_confirmed) {
             return;
         }
         if self.checker.repeated.insert((job, task)) {
             self.statistics.repeated += 1;
         }
-        let turned = |machine: &Machine| machine.disk.is_rotten(job, task);
+        let turned = |machine: &SimMachine| machine.disk.is_rotten(job, task);
         let is_gone = self.checker.rotten.remove(&(job, task));
         if is_gone || self.machines.iter().any(turned) {
             // The record turned bad on the one disk that had it; until there is another, the task may

@@ -2,7 +2,7 @@
 //! worker/ does (`persistent/pool.rs`): an attempt is a worker from its start to its end.
 
 use super::{PoolEvent, PoolHub};
-use crate::world::{Event, Key, World};
+use crate::world::{AttemptOnNode, SimEvent, SimWorld};
 use nodectl_logic::Input;
 use nodectl_pool_logic::{AnswerOutcome, LOST_RETRIES, WorkerEnd, WorkerKey};
 use nodectl_types::{Failure, NodeId, Outcome, StreamToken, TaskRecord, Time};
@@ -58,7 +58,7 @@ impl<W> StreamLane<W> {
 pub struct PoolProcess {
     node: usize,
     life: u64,
-    key: Key,
+    key: AttemptOnNode,
     host: NodeId,
     token: StreamToken,
     /// Whose it is, once its stream is joined.
@@ -75,13 +75,13 @@ pub struct PoolProcess {
     held_since: Option<Time>,
 }
 
-impl World {
+impl SimWorld {
     /// A task of a pool starts: a process.
     pub fn start_worker(
         &mut self,
         node: usize,
         life: u64,
-        key: Key,
+        key: AttemptOnNode,
         (host, token): (NodeId, StreamToken),
     ) {
         self.statistics.executions += 1;
@@ -108,7 +108,7 @@ impl World {
             held_since: None,
         });
         let launch = self.pools.delay(20..300) * self.machines[node].slowness;
-        self.after(launch, Event::Pool(PoolEvent::Launched { worker }));
+        self.after(launch, SimEvent::Pool(PoolEvent::Launched { worker }));
     }
 
     fn runs(&self, worker: usize) -> bool {
@@ -144,7 +144,7 @@ impl World {
             Some(_) => (self.pools.delay(1..50), PoolEvent::Attaches { worker }),
             None => (self.pools.delay(1..5_000), PoolEvent::Refused { worker }),
         };
-        self.after(pause, Event::Pool(event));
+        self.after(pause, SimEvent::Pool(event));
     }
 
     pub(super) fn attaches(&mut self, worker: usize) {
@@ -157,7 +157,7 @@ impl World {
         let host = self.index_of(host).expect("it was found before");
         if !self.connects(node, host) || self.machines[host].is_stalled(self.now) {
             let pause = self.pools.delay(1..5_000);
-            return self.after(pause, Event::Pool(PoolEvent::Refused { worker }));
+            return self.after(pause, SimEvent::Pool(PoolEvent::Refused { worker }));
         }
         let life = self.machines[host].life;
         let Some(hub) = self.pools.serving(host, life, token) else {
@@ -195,7 +195,7 @@ impl World {
     }
 
     /// It was stopped: its stream ends with it.
-    pub fn worker_stopped(&mut self, node: usize, life: u64, key: Key) {
+    pub fn worker_stopped(&mut self, node: usize, life: u64, key: AttemptOnNode) {
         if let Some(worker) = self.pools.by_task.get(&(node, life, key)) {
             self.say_to_hub(*worker, WorkerSays::Gone { told: false });
         }
@@ -230,7 +230,7 @@ impl World {
         if self.pools.workers[worker].hub.is_some()
             && let Some(at) = self.pools.workers[worker].up.push(at, word)
         {
-            self.at(at, Event::Pool(PoolEvent::Moves { worker, up }));
+            self.at(at, SimEvent::Pool(PoolEvent::Moves { worker, up }));
         }
     }
 
@@ -238,7 +238,7 @@ impl World {
         let at = self.now + self.pools.delay(0..3);
         let up = false;
         if let Some(at) = self.pools.workers[worker].down.push(at, word) {
-            self.at(at, Event::Pool(PoolEvent::Moves { worker, up }));
+            self.at(at, SimEvent::Pool(PoolEvent::Moves { worker, up }));
         }
     }
 
@@ -249,7 +249,7 @@ impl World {
         let host = self.pools.hubs[hub].node;
         let to = if up { host } else { node };
         if !self.connects(node, host) || self.machines[to].is_stalled(self.now) {
-            return self.after(LOOK_AGAIN, Event::Pool(PoolEvent::Moves { worker, up }));
+            return self.after(LOOK_AGAIN, SimEvent::Pool(PoolEvent::Moves { worker, up }));
         }
         let it = &mut self.pools.workers[worker];
         let (heard, next) = if up {
@@ -260,7 +260,7 @@ impl World {
             (heard, it.down.queue.front().map(|(at, _)| *at))
         };
         if let Some(at) = next {
-            self.at(at, Event::Pool(PoolEvent::Moves { worker, up }));
+            self.at(at, SimEvent::Pool(PoolEvent::Moves { worker, up }));
         }
         match heard {
             Some(Ok(word)) => self.hub_hears(hub, worker, word),
@@ -367,7 +367,7 @@ impl World {
             .longest_ms;
         self.pools.workers[worker].is_busy = true;
         let time = self.pools.delay(0..longest) * self.machines[node].slowness.min(3);
-        self.after(time, Event::Pool(PoolEvent::Works { worker, call }));
+        self.after(time, SimEvent::Pool(PoolEvent::Works { worker, call }));
     }
 
     pub(super) fn works(&mut self, worker: usize, call: u64) {

@@ -2,7 +2,7 @@
 
 use crate::{
     plan::Moment,
-    script::{Scenario, Script, tasks},
+    script::{ClusterScript, Scenario, tasks},
 };
 use nodectl_types::Phase;
 
@@ -19,7 +19,7 @@ pub const ALL: &[Scenario] = &[
 
 pub fn its_coordinator_dies_right_after() {
     for seed in 1..=20 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         let job = script.job(tasks(60, 3_000));
         script.until_told(job, 3);
         script.kill_at(Moment::Cancelled, 0.000_2 * seed as f64, 4.0);
@@ -30,7 +30,7 @@ pub fn its_coordinator_dies_right_after() {
 
 pub fn its_coordinator_is_lost_right_after() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         let job = script.job(tasks(60, 3_000));
         script.until_told(job, 3);
         script.cancel(job);

@@ -2,7 +2,7 @@
 
 use crate::{
     plan::JobPlan,
-    script::{Scenario, Script, tasks},
+    script::{ClusterScript, Scenario, tasks},
 };
 use nodectl_types::Phase;
 
@@ -18,7 +18,7 @@ pub const ALL: &[Scenario] = &[
 ];
 
 /// A job that fails, and one after it.
-fn after_a_failure(script: &mut Script, after_end: bool) -> Option<Phase> {
+fn after_a_failure(script: &mut ClusterScript, after_end: bool) -> Option<Phase> {
     let first = script.job(JobPlan {
         hopeless: Some(0),
         ..tasks(8, 2_000)
@@ -39,11 +39,11 @@ fn after_a_failure(script: &mut Script, after_end: bool) -> Option<Phase> {
 }
 
 pub fn an_end_is_waited_for_however_it_comes() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     assert_eq!(after_a_failure(&mut script, true), Some(Phase::Done));
 }
 
 pub fn results_that_never_come_end_what_waits() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     assert_eq!(after_a_failure(&mut script, false), Some(Phase::Cancelled));
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     disk::Damage,
-    script::{Scenario, Script, tasks},
+    script::{ClusterScript, Scenario, tasks},
 };
 
 pub const ALL: &[Scenario] = &[
@@ -89,7 +89,7 @@ pub const ALL: &[Scenario] = &[
 /// them.
 pub fn what_a_coordinator_learns_reaches_its_replicas() {
     for seed in 1..=12 {
-        let mut script = Script::seeded(6, seed);
+        let mut script = ClusterScript::seeded(6, seed);
         let job = script.job(tasks(30, 4_000));
         script.until_told(job, 5);
         let first = script.coordinator(job);
@@ -101,7 +101,7 @@ pub fn what_a_coordinator_learns_reaches_its_replicas() {
 
 /// Everyone but the coordinator is restarted, then the coordinator is lost.
 pub fn files_survive_a_rolling_restart() {
-    let mut script = Script::of(5);
+    let mut script = ClusterScript::of(5);
     let job = script.job(crate::plan::JobPlan {
         files: 100,
         file_bytes: 1_000,
@@ -122,7 +122,7 @@ pub fn files_survive_a_rolling_restart() {
 }
 
 pub fn files_survive_coordinator_and_maker() {
-    let mut script = Script::of(5);
+    let mut script = ClusterScript::of(5);
     let job = script.job(crate::plan::JobPlan {
         files: 100,
         file_bytes: 1_000,
@@ -137,7 +137,7 @@ pub fn files_survive_coordinator_and_maker() {
 
 /// While the job runs.
 pub fn results_are_copied_again_after_each_loss() {
-    let mut script = Script::of(5);
+    let mut script = ClusterScript::of(5);
     let job = script.job(tasks(400, 2_000));
     for results in [30, 120] {
         script.until_told(job, results);
@@ -156,9 +156,9 @@ pub fn results_are_copied_again_after_each_loss() {
 
 /// A third of all fetches fail: what a task made is fetched again, not computed again.
 pub fn a_finished_result_outlives_broken_connections() {
-    let mut plan = crate::plan::Plan::quiet(4);
+    let mut plan = crate::plan::FaultPlan::quiet(4);
     plan.net.fetch_failures = 0.3;
-    let mut script = Script::planned(plan);
+    let mut script = ClusterScript::planned(plan);
     let job = script.job(crate::plan::JobPlan {
         files: 100,
         file_bytes: 1_000,
@@ -177,7 +177,7 @@ pub fn a_finished_result_outlives_broken_connections() {
 /// a task.
 pub fn the_same_result_everywhere_after_takeovers() {
     for seed in 1..=60 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         let job = script.job(crate::plan::JobPlan {
             speculate: true,
             ..tasks(24, 3_000)
@@ -198,7 +198,7 @@ pub fn the_same_result_everywhere_after_takeovers() {
 }
 
 pub fn a_job_ends_with_machines_gone_for_ever() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = script.job(tasks(120, 3_000));
     for _ in 0..3 {
         script.run(10.0);
@@ -209,7 +209,7 @@ pub fn a_job_ends_with_machines_gone_for_ever() {
 
 pub fn a_split_heals_to_equal_copies() {
     for seed in 1..=6 {
-        let mut script = Script::seeded(6, seed);
+        let mut script = ClusterScript::seeded(6, seed);
         let job = script.job(tasks(60, 3_000));
         script.until_told(job, 10);
         let coordinator = script.coordinator(job);
@@ -226,7 +226,7 @@ pub fn a_split_heals_to_equal_copies() {
 /// repair may take.
 pub fn files_come_back_with_their_holders() {
     for away in [20.0, 100.0, 200.0, 400.0] {
-        let mut script = Script::of(4);
+        let mut script = ClusterScript::of(4);
         let job = script.job(crate::plan::JobPlan {
             files: 100,
             file_bytes: 1_000,
@@ -252,7 +252,7 @@ pub fn files_come_back_with_their_holders() {
 /// A lone node has lost most of its files for good; another that comes gets the rest in no more
 /// time than a repair may take.
 pub fn files_that_are_gone_keep_no_others_waiting() {
-    let mut script = Script::of(2);
+    let mut script = ClusterScript::of(2);
     script.kill(1);
     script.run(10.0);
     let job = script.job(crate::plan::JobPlan {
@@ -300,8 +300,8 @@ pub fn an_earlier_result_counts_again_when_the_later_ones_file_is_gone() {
 
 /// A replica is cut off, claims the job and does what is left of it alone, while the others do the
 /// same. The cut has just ended.
-fn two_results_a_task(seed: u64) -> (Script, nodectl_types::JobId, usize) {
-    let mut script = Script::seeded(4, seed);
+fn two_results_a_task(seed: u64) -> (ClusterScript, nodectl_types::JobId, usize) {
+    let mut script = ClusterScript::seeded(4, seed);
     let job = script.job(crate::plan::JobPlan {
         files: 100,
         file_bytes: 1_000,
@@ -318,7 +318,7 @@ fn two_results_a_task(seed: u64) -> (Script, nodectl_types::JobId, usize) {
 /// made, with the other's files.
 pub fn what_tasks_are_given_comes_from_any_holder() {
     for keeper in 0..2 {
-        let mut script = Script::of(5);
+        let mut script = ClusterScript::of(5);
         let job = script.job(crate::plan::JobPlan {
             inputs: true,
             ..tasks(10, 200)
@@ -342,7 +342,7 @@ pub fn what_tasks_are_given_comes_from_any_holder() {
 /// The others come with full disks, so results are written by their coordinator and not told. It
 /// starts again, and for a moment it is alone.
 pub fn what_was_written_alone_is_told_when_another_has_it() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     script.kill(1);
     script.kill(2);
     script.run(10.0);
@@ -370,7 +370,7 @@ pub fn what_was_written_alone_is_told_when_another_has_it() {
 /// gives way keeps, and passes on, that of the other.
 pub fn a_job_submitted_on_both_sides_of_a_split() {
     for seed in 1..=12 {
-        let mut script = Script::seeded(6, seed);
+        let mut script = ClusterScript::seeded(6, seed);
         script.cut(&[0, 1], 8.0);
         script.run(6.0);
         let number = script.world.want(tasks(20, 2_000));
@@ -394,7 +394,7 @@ pub fn a_job_submitted_on_both_sides_of_a_split() {
 /// What it says of itself then has a lower number than its goodbye, and counts: it keeps copies
 /// again.
 pub fn who_left_and_comes_back_with_its_clock_set_back() {
-    let mut script = Script::of(2);
+    let mut script = ClusterScript::of(2);
     script.job(tasks(20, 3_000));
     script.run(1.0);
     script.jump(1, -1_000);
@@ -406,7 +406,7 @@ pub fn who_left_and_comes_back_with_its_clock_set_back() {
 
 /// One that does not fit into a message, of which the coordinator's disk has lost its file.
 pub fn a_large_specification_comes_from_any_holder() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = script.job(crate::plan::JobPlan {
         large: true,
         ..tasks(10, 200)
@@ -423,7 +423,7 @@ pub fn a_large_specification_comes_from_any_holder() {
 
 /// All holders' disks lose its file; their journals have it.
 pub fn a_large_specification_outlives_its_blobs() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = script.job(crate::plan::JobPlan {
         large: true,
         ..tasks(10, 200)
@@ -448,7 +448,7 @@ pub fn a_large_specification_outlives_its_blobs() {
 
 /// A wall says of live nodes that nobody listens there.
 pub fn walls_that_answer_for_live_nodes() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = script.job(tasks(60, 3_000));
     script.until_told(job, 10);
     let coordinator = script.coordinator(job);

@@ -2,8 +2,8 @@
 
 use crate::{
     disk::Damage,
-    script::{Scenario, Script, tasks},
-    world::World,
+    script::{ClusterScript, Scenario, tasks},
+    world::SimWorld,
 };
 use nodectl_types::JobId;
 
@@ -40,8 +40,8 @@ pub const ALL: &[Scenario] = &[
     ),
 ];
 
-fn half_done(nodes: usize) -> (Script, JobId) {
-    let mut script = Script::of(nodes);
+fn half_done(nodes: usize) -> (ClusterScript, JobId) {
+    let mut script = ClusterScript::of(nodes);
     let job = script.job(crate::plan::JobPlan {
         files: 50,
         file_bytes: 1_000,
@@ -106,7 +106,7 @@ pub fn lost_files_come_from_another_holder() {
 }
 
 pub fn what_tasks_are_given_comes_from_another_holder() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = script.job(crate::plan::JobPlan {
         inputs: true,
         ..tasks(20, 500)
@@ -156,12 +156,12 @@ pub fn records_that_cannot_be_read_come_from_another_holder() {
 /// Two sides of a cut did the same tasks, and the results that count more turn bad on the one disk
 /// that has them.
 fn a_result_that_is_lost_gives_way_to_another() {
-    let mut script = Script::of(2);
+    let mut script = ClusterScript::of(2);
     let job = script.job(tasks(20, 3_000));
     script.until_told(job, 3);
     let (one, other) = (script.coordinator(job), script.replicas(job)[0]);
     script.cut(&[one], 90.0);
-    let has_all = |world: &World, node: usize| {
+    let has_all = |world: &SimWorld, node: usize| {
         (0..20).all(|task| world.machines[node].disk.has_done(job, task))
     };
     script.until(80.0, "both sides have done all", |world| {
@@ -185,7 +185,7 @@ fn a_result_that_is_lost_gives_way_to_another() {
 
 /// The only record of a result turns bad, and the task, which is done again, is stopped by its user.
 fn a_result_that_is_lost_gives_way_to_less() {
-    let mut script = Script::of(1);
+    let mut script = ClusterScript::of(1);
     let job = script.job(tasks(8, 60_000));
     script.until_told(job, 1);
     let lost: Vec<_> = script.world.user.jobs[&job].done.iter().copied().collect();

@@ -1,7 +1,7 @@
 //! Disks that are full, slow or do not answer: the node steps aside, no task fails for it, and it
 //! comes back.
 
-use crate::script::{Scenario, Script, tasks};
+use crate::script::{ClusterScript, Scenario, tasks};
 
 pub const ALL: &[Scenario] = &[
     (
@@ -36,7 +36,7 @@ pub const ALL: &[Scenario] = &[
 ];
 
 pub fn a_coordinator_whose_disk_stays_full_hands_over() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = script.job(tasks(60, 3_000));
     script.until_told(job, 10);
     script.full(script.coordinator(job), 900.0);
@@ -46,7 +46,7 @@ pub fn a_coordinator_whose_disk_stays_full_hands_over() {
 }
 
 pub fn a_coordinator_whose_disk_hangs_hands_over() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = script.job(tasks(60, 3_000));
     script.until_told(job, 10);
     script.hang(script.coordinator(job), 900.0);
@@ -56,7 +56,7 @@ pub fn a_coordinator_whose_disk_hangs_hands_over() {
 }
 
 pub fn a_replica_whose_disk_stays_full_is_replaced() {
-    let mut script = Script::of(5);
+    let mut script = ClusterScript::of(5);
     let job = script.job(tasks(60, 3_000));
     script.until_told(job, 10);
     for replica in script.replicas(job) {
@@ -71,7 +71,7 @@ pub fn a_replica_whose_disk_stays_full_is_replaced() {
 /// then must not take it for one that it knows.
 pub fn a_job_is_not_confirmed_that_a_hanging_disk_alone_was_to_have() {
     for seed in 1..=12 {
-        let mut script = Script::seeded(2, seed);
+        let mut script = ClusterScript::seeded(2, seed);
         let first = script.job(crate::plan::JobPlan {
             hopeless: Some(1),
             ..tasks(4, 50)
@@ -92,7 +92,7 @@ pub fn a_job_is_not_confirmed_that_a_hanging_disk_alone_was_to_have() {
 }
 
 pub fn a_full_disk_fails_no_task() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = script.job(crate::plan::JobPlan {
         files: 100,
         file_bytes: 1_000,
@@ -105,7 +105,7 @@ pub fn a_full_disk_fails_no_task() {
 }
 
 pub fn slow_disks_lose_nothing() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = script.job(tasks(60, 2_000));
     for node in 0..4 {
         script.slow_disk(node, 100, 30.0);
@@ -120,7 +120,7 @@ pub fn slow_disks_lose_nothing() {
 /// what it was told meanwhile, beside another's claim; its disk takes nothing any more.
 pub fn what_a_rival_is_writing_is_no_copy() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         let job = script.job(tasks(60, 3_000));
         script.until_told(job, 3);
         let first = script.coordinator(job);
@@ -137,7 +137,7 @@ pub fn what_a_rival_is_writing_is_no_copy() {
 /// As much as may be on its way waits for replicas whose disks are full: what is told meanwhile is
 /// not taken in.
 pub fn what_cannot_be_taken_in_yet_is_not_done_again() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     let job = script.job(crate::plan::JobPlan {
         text: 60_000,
         ..tasks(1_500, 50)

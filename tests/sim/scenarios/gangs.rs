@@ -3,7 +3,7 @@
 
 use crate::{
     plan::{Act, JobPlan},
-    script::{Scenario, Script, tasks},
+    script::{ClusterScript, Scenario, tasks},
 };
 use nodectl_types::{JobId, Phase};
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn gang(count: u32, ms: u64, nodes: u32, per_node: u32) -> JobPlan {
 
 pub fn two_that_want_all_nodes() {
     for seed in 1..=20 {
-        let mut script = Script::seeded(5, seed);
+        let mut script = ClusterScript::seeded(5, seed);
         // Two cores a node: each attempt takes all of them.
         let jobs = [0, 1, 2].map(|_| script.job(gang(4, 2_000, 5, 2)));
         jobs.into_iter().for_each(|job| script.until_done(job));
@@ -56,7 +56,7 @@ pub fn two_that_want_all_nodes() {
 }
 
 /// More than there is room for, for minutes.
-fn many_small(script: &mut Script) -> JobId {
+fn many_small(script: &mut ClusterScript) -> JobId {
     let job = script.job(tasks(2_000, 4_000));
     script.until_told(job, 20);
     job
@@ -64,7 +64,7 @@ fn many_small(script: &mut Script) -> JobId {
 
 pub fn small_tasks_do_not_starve_one() {
     for seed in 1..=5 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         let small = many_small(&mut script);
         let wide = script.job(gang(1, 1_000, 4, 2));
         script.until(60.0, "the gang is done", |world| {
@@ -79,7 +79,7 @@ pub fn small_tasks_do_not_starve_one() {
 
 /// One of its nodes is busy for long; the others have other things to do meanwhile.
 pub fn small_tasks_run_while_one_waits() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     let long = script.job(tasks(1, 60_000));
     script.run(2.0);
     let wide = script.job(gang(1, 1_000, 3, 2));
@@ -97,7 +97,7 @@ pub fn small_tasks_run_while_one_waits() {
 pub fn any_of_its_nodes_dies() {
     for node in 0..4 {
         for seed in 1..=4 {
-            let mut script = Script::seeded(4, seed);
+            let mut script = ClusterScript::seeded(4, seed);
             let job = script.job(gang(2, 20_000, 3, 2));
             script.run(0.5 * seed as f64);
             script.restart(node, 4.0);
@@ -109,7 +109,7 @@ pub fn any_of_its_nodes_dies() {
 
 pub fn a_node_is_cut_off() {
     for node in 0..4 {
-        let mut script = Script::seeded(4, node as u64 + 1);
+        let mut script = ClusterScript::seeded(4, node as u64 + 1);
         let job = script.job(gang(2, 20_000, 3, 1));
         script.run(2.0);
         script.cut(&[node], 30.0);
@@ -120,7 +120,7 @@ pub fn a_node_is_cut_off() {
 
 pub fn one_is_cancelled() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         let job = script.job(gang(2, 60_000, 4, 2));
         script.run(0.2 * seed as f64);
         script.cancel(job);
@@ -139,7 +139,7 @@ fn elastic(least: u32, more: u32) -> JobPlan {
 }
 
 /// Runs until an attempt of the job's gang runs on so many nodes.
-fn until_on(script: &mut Script, job: JobId, nodes: usize, within: f64) {
+fn until_on(script: &mut ClusterScript, job: JobId, nodes: usize, within: f64) {
     script.until(within, "the gang runs on as many nodes", |world| {
         world.gang_nodes(job) == nodes
     });
@@ -147,7 +147,7 @@ fn until_on(script: &mut Script, job: JobId, nodes: usize, within: f64) {
 
 pub fn an_elastic_one_shrinks_and_grows() {
     for seed in 1..=5 {
-        let mut script = Script::seeded(5, seed);
+        let mut script = ClusterScript::seeded(5, seed);
         script.kill(4);
         script.run(10.0);
         let job = script.job(elastic(2, 4));
@@ -168,7 +168,7 @@ pub fn an_elastic_one_shrinks_and_grows() {
 
 /// For a node that has no room nothing is ended.
 pub fn one_grows_only_into_room() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     // Two tasks are all that one node has room for.
     let long = script.job(tasks(2, YEARS_MS));
     script.run(2.0);
@@ -190,7 +190,7 @@ pub fn one_grows_only_into_room() {
 
 pub fn one_grows_after_a_takeover() {
     for seed in 1..=4 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         script.kill(3);
         script.run(10.0);
         let job = script.job(elastic(2, 2));
@@ -208,7 +208,7 @@ pub fn one_grows_after_a_takeover() {
 /// A node that stands still counts as dead when all are told, over connections that outlive that.
 pub fn who_stood_still_hears_that_a_node_takes_work_again() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         script.world.act(Act::Drain {
             node: 1,
             lasts: Duration::from_secs(8),

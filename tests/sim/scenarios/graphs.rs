@@ -4,7 +4,7 @@
 use crate::{
     graphs::needs,
     plan::JobPlan,
-    script::{Scenario, Script, tasks},
+    script::{ClusterScript, Scenario, tasks},
 };
 use nodectl_types::{JobId, Phase};
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ fn graph(count: u32, ms: u64, share: u32) -> JobPlan {
 
 pub fn coordinators_die_one_after_the_other() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(5, seed);
+        let mut script = ClusterScript::seeded(5, seed);
         let job = script.job(graph(40, 800, 90));
         for results in [4, 12, 24] {
             script.until_told(job, results);
@@ -45,7 +45,7 @@ pub fn coordinators_die_one_after_the_other() {
 
 pub fn whoever_runs_tasks_dies() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         let job = script.job(graph(40, 1_500, 90));
         for results in [2, 10, 20] {
             script.until_told(job, results);
@@ -70,7 +70,7 @@ fn ended_by(job: usize, seed: u64, plan: &JobPlan, task: u32) -> BTreeSet<u32> {
     ended
 }
 
-fn until_ended(script: &mut Script, job: JobId) {
+fn until_ended(script: &mut ClusterScript, job: JobId) {
     script.until(300.0, "the job ends", |world| {
         world.user.jobs[&job].phase == Some(Phase::Failed)
     });
@@ -78,7 +78,7 @@ fn until_ended(script: &mut Script, job: JobId) {
 
 pub fn a_failure_ends_what_needs_it() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         let plan = JobPlan {
             hopeless: Some(3),
             retries: 1,
@@ -99,7 +99,7 @@ pub fn a_failure_ends_what_needs_it() {
 
 pub fn a_cut_heals() {
     for seed in 1..=5 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         let job = script.job(graph(40, 1_000, 90));
         script.until_told(job, 5);
         script.cut(&[0, 1], 15.0);

@@ -1,7 +1,7 @@
 //! Running tasks that are wanted go on, whatever happens to coordinators and whoever was silent for
 //! a moment.
 
-use crate::script::{Scenario, Script, tasks};
+use crate::script::{ClusterScript, Scenario, tasks};
 use nodectl_types::JobId;
 
 pub const ALL: &[Scenario] = &[
@@ -28,14 +28,14 @@ pub const ALL: &[Scenario] = &[
 ];
 
 /// As many long tasks as there are cores.
-fn long_job(script: &mut Script, nodes: u32) -> JobId {
+fn long_job(script: &mut ClusterScript, nodes: u32) -> JobId {
     let job = script.job(tasks(nodes * 2, 60_000));
     script.run(3.0);
     job
 }
 
 pub fn an_executor_that_was_silent_keeps_its_tasks() {
-    let mut script = Script::of(5);
+    let mut script = ClusterScript::of(5);
     let job = long_job(&mut script, 5);
     let node = script.others(job)[0];
     script.stall(node, 3.0);
@@ -44,7 +44,7 @@ pub fn an_executor_that_was_silent_keeps_its_tasks() {
 
 pub fn a_takeover_beside_a_slow_member() {
     for seed in 1..=4 {
-        let mut script = Script::seeded(5, seed);
+        let mut script = ClusterScript::seeded(5, seed);
         let job = long_job(&mut script, 5);
         let node = script.others(job)[0];
         script.stall(node, 1.35);
@@ -58,7 +58,7 @@ pub fn a_takeover_beside_a_slow_member() {
 /// It claims from its own disk before it has heard that another did.
 pub fn a_former_coordinator_comes_back_at_once() {
     for seed in 1..=40 {
-        let mut script = Script::seeded(5, seed);
+        let mut script = ClusterScript::seeded(5, seed);
         let job = long_job(&mut script, 5);
         let coordinator = script.coordinator(job);
         script.restart(coordinator, 0.002 * seed as f64);
@@ -70,7 +70,7 @@ pub fn a_former_coordinator_comes_back_at_once() {
 }
 
 pub fn a_takeover_onto_a_full_disk() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = long_job(&mut script, 4);
     for replica in script.replicas(job) {
         script.full(replica, 8.0);
@@ -83,7 +83,7 @@ pub fn a_takeover_onto_a_full_disk() {
 }
 
 pub fn second_runs_survive_a_takeover() {
-    let mut script = Script::of(5);
+    let mut script = ClusterScript::of(5);
     let mut plan = tasks(9, 20_000);
     plan.speculate = true;
     let job = script.job(plan);

@@ -2,8 +2,8 @@
 
 use crate::{
     logs::LogPlan,
-    plan::{Act, Fault},
-    script::{Scenario, Script},
+    plan::{Act, SimFault},
+    script::{ClusterScript, Scenario},
 };
 use nodectl_types::JobId;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub const ALL: &[Scenario] = &[
 ];
 
 /// A log that four writers append to, and its job.
-fn begin(script: &mut Script, entries: u32) -> JobId {
+fn begin(script: &mut ClusterScript, entries: u32) -> JobId {
     let plan = LogPlan {
         openers: 1,
         writers: 4,
@@ -53,7 +53,7 @@ fn begin(script: &mut Script, entries: u32) -> JobId {
     script.world.log_job(0).expect("just waited for")
 }
 
-fn until_written(script: &mut Script, entries: u32) {
+fn until_written(script: &mut ClusterScript, entries: u32) {
     script.until(120.0, "entries are written", |world| {
         world.log_entries(0) >= entries
     });
@@ -61,7 +61,7 @@ fn until_written(script: &mut Script, entries: u32) {
 
 pub fn coordinators_die_one_after_the_other() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         let job = begin(&mut script, 300);
         for entries in [10, 200, 500, 900] {
             until_written(&mut script, entries);
@@ -74,7 +74,7 @@ pub fn coordinators_die_one_after_the_other() {
 
 pub fn a_coordinator_is_cut_off() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(5, seed);
+        let mut script = ClusterScript::seeded(5, seed);
         let job = begin(&mut script, 300);
         for entries in [10, 300, 600] {
             until_written(&mut script, entries);
@@ -87,7 +87,7 @@ pub fn a_coordinator_is_cut_off() {
 }
 
 /// The log stands still for so many seconds: its entries all the while.
-fn nothing_is_appended(script: &mut Script, seconds: f64, why: &str) -> u32 {
+fn nothing_is_appended(script: &mut ClusterScript, seconds: f64, why: &str) -> u32 {
     let before = script.world.log_entries(0);
     script.run(seconds);
     assert_eq!(script.world.log_entries(0), before, "{why}");
@@ -96,14 +96,14 @@ fn nothing_is_appended(script: &mut Script, seconds: f64, why: &str) -> u32 {
 
 /// Of three nodes that have it, one is beyond: the others go on. Of two, each waits for the other.
 pub fn the_smaller_side_of_a_cut_waits() {
-    let mut script = Script::of(2);
+    let mut script = ClusterScript::of(2);
     begin(&mut script, 2_000);
     until_written(&mut script, 10);
     script.cut(&[0], 30.0);
     script.run(1.0);
     nothing_is_appended(&mut script, 25.0, "nobody may go on alone");
     script.settle();
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     let job = begin(&mut script, 2_000);
     until_written(&mut script, 10);
     let coordinator = script.coordinator(job);
@@ -116,7 +116,7 @@ pub fn the_smaller_side_of_a_cut_waits() {
 }
 
 pub fn who_is_lost_for_good_is_waited_for_until_it_is_forgotten() {
-    let mut script = Script::of(2);
+    let mut script = ClusterScript::of(2);
     let job = begin(&mut script, 2_000);
     until_written(&mut script, 10);
     let coordinator = script.coordinator(job);
@@ -134,12 +134,12 @@ pub fn who_is_lost_for_good_is_waited_for_until_it_is_forgotten() {
 /// One cut after the other before the last has healed, some of them in one direction only.
 pub fn cuts_overlap() {
     for seed in 1..=20 {
-        let mut script = Script::seeded(5, seed);
+        let mut script = ClusterScript::seeded(5, seed);
         begin(&mut script, 200);
         until_written(&mut script, 10);
         for step in 0..12u64 {
             let sides = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (4 * step);
-            script.world.strike(Fault::Cut {
+            script.world.strike(SimFault::Cut {
                 sides,
                 one_way: step % 3 == seed % 3,
                 lasts: Duration::from_millis(3_000 + 700 * step),
@@ -153,7 +153,7 @@ pub fn cuts_overlap() {
 /// Two users open one log by its name while cuts overlap.
 pub fn one_begins_beside_cuts_that_overlap() {
     for seed in 1..=40u64 {
-        let mut script = Script::seeded(5, seed);
+        let mut script = ClusterScript::seeded(5, seed);
         let dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for step in 0..10u64 {
             if step == seed % 5 {
@@ -163,7 +163,7 @@ pub fn one_begins_beside_cuts_that_overlap() {
                     entries: 20,
                 }));
             }
-            script.world.strike(Fault::Cut {
+            script.world.strike(SimFault::Cut {
                 sides: dice >> (4 * step),
                 one_way: (step + seed).is_multiple_of(3),
                 lasts: Duration::from_millis(4_000 + 900 * step),
@@ -178,7 +178,7 @@ pub fn one_begins_beside_cuts_that_overlap() {
 /// comes back only when the others have gone on.
 pub fn who_began_it_is_killed_at_once() {
     for seed in 1..=40u64 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         script.world.act(Act::Log(LogPlan {
             openers: 2,
             writers: 4,
@@ -199,7 +199,7 @@ pub fn who_began_it_is_killed_at_once() {
 /// milliseconds of telling what it knows, and the first comes back before it.
 pub fn who_takes_over_dies_as_soon_as_it_tells() {
     for seed in 1..=30u64 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         let job = begin(&mut script, 400);
         until_written(&mut script, 10);
         for round in 0..6u64 {
@@ -225,7 +225,7 @@ pub fn who_takes_over_dies_as_soon_as_it_tells() {
 /// Two of three voters end, one after the other, and come back when the third is down that went on
 /// without them.
 pub fn what_the_last_voter_took_alone_is_waited_for() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     let job = begin(&mut script, 2_000);
     until_written(&mut script, 10);
     let (last, others) = (script.coordinator(job), script.replicas(job));

@@ -3,7 +3,7 @@
 use crate::{
     plan::Act,
     pools::PoolPlan,
-    script::{Scenario, Script, tasks},
+    script::{ClusterScript, Scenario, tasks},
 };
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn calls(calls: u32, longest_ms: u64) -> PoolPlan {
 
 pub fn calls_outlive_their_host() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         script.world.act(Act::Pool(calls(60, 2_000)));
         script.run(3.0);
         script.restart(seed as usize % 4, 0.3 * seed as f64);
@@ -49,7 +49,7 @@ pub fn calls_outlive_their_host() {
 }
 
 pub fn calls_outlive_their_workers() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     script.world.act(Act::Pool(PoolPlan {
         deadly: 100,
         ..calls(100, 300)
@@ -59,7 +59,7 @@ pub fn calls_outlive_their_workers() {
 
 pub fn nothing_is_left_of_a_client_that_was_killed() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         script.world.act(Act::Pool(PoolPlan {
             killed_after: Some(Duration::from_millis(700 * seed)),
             ..calls(1_000, 5_000)
@@ -72,7 +72,7 @@ pub fn nothing_is_left_of_a_client_that_was_killed() {
 
 /// The disks hang for longer than a submission waits for its answer.
 pub fn a_pool_that_nobody_confirms_in_time_is_opened_all_the_same() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     (0..3).for_each(|node| script.hang(node, 15.0));
     script.world.act(Act::Pool(calls(20, 100)));
     script.run(30.0);
@@ -80,7 +80,7 @@ pub fn a_pool_that_nobody_confirms_in_time_is_opened_all_the_same() {
 }
 
 pub fn a_pool_and_a_job_share() {
-    let mut script = Script::of(2);
+    let mut script = ClusterScript::of(2);
     script.world.act(Act::Pool(calls(100, 2_000)));
     script.run(5.0);
     let job = script.job(tasks(10, 500));

@@ -3,8 +3,8 @@
 use crate::{
     disk::Damage,
     plan::JobPlan,
-    script::{Scenario, Script, tasks},
-    world::World,
+    script::{ClusterScript, Scenario, tasks},
+    world::SimWorld,
 };
 use nodectl_types::{JobId, JobQuery, Phase, Query};
 
@@ -46,27 +46,27 @@ pub const ALL: &[Scenario] = &[
 /// No question of the users' of the simulation has this number.
 const QUESTION: u64 = 1 << 60;
 
-fn rests(world: &World, node: usize, job: JobId) -> bool {
+fn rests(world: &SimWorld, node: usize, job: JobId) -> bool {
     let state = world.machines[node].state.as_ref();
     let copy = state.and_then(|state| state.copy_of(job));
     copy.is_some_and(|copy| copy.lattice.is_resting())
 }
 
 /// All who have a copy have it on their disks alone.
-fn all_rest(world: &World, job: JobId) -> bool {
+fn all_rest(world: &SimWorld, job: JobId) -> bool {
     let holders = world.up().into_iter();
     let mut holders = holders.filter(|node| world.machines[*node].disk.has_spec(job));
     holders.all(|node| rests(world, node, job))
 }
 
-fn until_it_rests(script: &mut Script, job: JobId) {
+fn until_it_rests(script: &mut ClusterScript, job: JobId) {
     script.until(600.0, "all copies rest", |world| all_rest(world, job));
 }
 
 /// A job of 60 tasks that rests on three of four nodes, also with a table of parameters that is on
 /// the disk alone then.
-fn resting(large: bool) -> (Script, JobId) {
-    let mut script = Script::of(4);
+fn resting(large: bool) -> (ClusterScript, JobId) {
+    let mut script = ClusterScript::of(4);
     let job = script.job(JobPlan {
         files: 50,
         file_bytes: 1_000,
@@ -88,7 +88,7 @@ fn of_either_size(scenario: fn(bool)) {
     [false, true].into_iter().for_each(scenario);
 }
 
-fn ask(script: &mut Script, job: JobId) {
+fn ask(script: &mut ClusterScript, job: JobId) {
     let coordinator = script.coordinator(job);
     script
         .world
@@ -123,7 +123,7 @@ fn a_new_replica_gets_all(large: bool) {
 
 /// It was away while the last tasks ended.
 fn a_replica_that_was_away_has_all() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     let job = script.job(tasks(60, 3_000));
     script.until_told(job, 20);
     let away = script.replicas(job)[0];
@@ -140,7 +140,7 @@ fn a_replica_that_was_away_has_all() {
 }
 
 /// Kills the coordinator: which node that was, and which one coordinates the job then.
-fn take_over(script: &mut Script, job: JobId) -> (usize, usize) {
+fn take_over(script: &mut ClusterScript, job: JobId) -> (usize, usize) {
     let killed = script.coordinator(job);
     script.kill(killed);
     script.until(20.0, "another one coordinates it", |world| {
@@ -166,7 +166,7 @@ fn it_is_taken_over(large: bool) {
 }
 
 fn failed_tasks_are_tried_again() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     let job = script.job(JobPlan {
         hopeless: Some(1),
         retries: 1,
@@ -189,7 +189,7 @@ fn failed_tasks_are_tried_again() {
 
 /// Who has taken over while the job rested knows what had been drawn when it goes on.
 fn drawn_parameters_outlive_a_takeover() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     let job = script.job(JobPlan {
         search: true,
         hopeless: Some(39),
@@ -240,8 +240,8 @@ fn records_that_turned_bad_come_from_another_holder(large: bool) {
 
 /// A job of 60 tasks has ended, then both nodes went, and one is back and alone: which one that is,
 /// and the other. No user asks about the job.
-fn alone_again(large: bool) -> (Script, JobId, [usize; 2]) {
-    let mut script = Script::of(2);
+fn alone_again(large: bool) -> (ClusterScript, JobId, [usize; 2]) {
+    let mut script = ClusterScript::of(2);
     let job = script.job(JobPlan {
         large,
         ..tasks(60, 300)

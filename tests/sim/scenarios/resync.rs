@@ -1,8 +1,8 @@
 //! A node that joins a job with many results gets them without harm to anybody.
 
 use crate::{
-    plan::{JobPlan, Plan},
-    script::{Scenario, Script, tasks},
+    plan::{FaultPlan, JobPlan},
+    script::{ClusterScript, Scenario, tasks},
 };
 
 pub const ALL: &[Scenario] = &[
@@ -22,10 +22,10 @@ pub const ALL: &[Scenario] = &[
 
 /// A lone node with all but the last tasks done; then the other one comes.
 fn second_node_joins(plan: JobPlan, within: f64) {
-    let mut world = Plan::quiet(2);
+    let mut world = FaultPlan::quiet(2);
     world.machines[0].cores = 64;
     world.machines[1].cores = 1;
-    let mut script = Script::planned(world);
+    let mut script = ClusterScript::planned(world);
     script.kill(1);
     script.run(3.0);
     let results = plan.tasks as usize;
@@ -71,12 +71,12 @@ pub fn a_second_node_joins_a_job_with_many_results() {
 }
 
 pub fn a_replica_is_lost_while_it_is_brought_up_to_date() {
-    let mut world = Plan::quiet(4);
+    let mut world = FaultPlan::quiet(4);
     world
         .machines
         .iter_mut()
         .for_each(|machine| machine.cores = 16);
-    let mut script = Script::planned(world);
+    let mut script = ClusterScript::planned(world);
     let job = script.job(JobPlan {
         text: 1_000,
         ..tasks(30_000, 30)

@@ -1,8 +1,8 @@
 //! Ended jobs are forgotten, but not before their time, and not while another job needs them.
 
 use crate::{
-    plan::{JobPlan, Plan},
-    script::{Scenario, Script, tasks},
+    plan::{FaultPlan, JobPlan},
+    script::{ClusterScript, Scenario, tasks},
 };
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ pub const ALL: &[Scenario] = &[
 ];
 
 pub fn a_job_goes_on_whose_prerequisite_is_old() {
-    let mut script = Script::planned(Plan {
+    let mut script = ClusterScript::planned(FaultPlan {
         keep_jobs: Duration::from_secs(5),
-        ..Plan::quiet(3)
+        ..FaultPlan::quiet(3)
     });
     let first = script.job(tasks(4, 100));
     script.until_done(first);
@@ -47,7 +47,7 @@ pub fn a_job_goes_on_whose_prerequisite_is_old() {
 
 /// A node boots with a clock that is far ahead.
 pub fn one_wrong_clock_deletes_nothing() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     let job = script.job(tasks(20, 200));
     script.until_done(job);
     script.run(10.0);
@@ -64,12 +64,12 @@ pub fn one_wrong_clock_deletes_nothing() {
 /// takes longer than jobs are kept.
 pub fn a_job_whose_end_is_not_told_is_kept() {
     for offset in 0..12 {
-        let mut plan = Plan {
+        let mut plan = FaultPlan {
             keep_jobs: Duration::from_secs(5),
-            ..Plan::quiet(2)
+            ..FaultPlan::quiet(2)
         };
         plan.net.bytes_per_ms = 10_000;
-        let mut script = Script::planned(plan);
+        let mut script = ClusterScript::planned(plan);
         script.run(8.0);
         script.kill(1);
         script.starve(0, 119, 3.0);
@@ -87,10 +87,10 @@ pub fn a_job_whose_end_is_not_told_is_kept() {
 /// A job fails and is tried again, which is over so soon that nobody looked at ended jobs between.
 pub fn a_job_that_went_on_is_as_old_as_its_last_end() {
     for seed in 1..=6 {
-        let mut script = Script::planned(Plan {
+        let mut script = ClusterScript::planned(FaultPlan {
             seed,
             keep_jobs: Duration::from_secs(20),
-            ..Plan::quiet(3)
+            ..FaultPlan::quiet(3)
         });
         let job = script.job(JobPlan {
             hopeless: Some(1),

@@ -2,7 +2,7 @@
 
 use crate::{
     plan::JobPlan,
-    script::{Scenario, Script, tasks},
+    script::{ClusterScript, Scenario, tasks},
 };
 use nodectl_types::JobId;
 
@@ -43,7 +43,7 @@ fn open(ms: u64) -> JobPlan {
     }
 }
 
-fn until_added(script: &mut Script, job: JobId, rows: usize) {
+fn until_added(script: &mut ClusterScript, job: JobId, rows: usize) {
     script.until(120.0, "rows are added", |world| {
         world.rows_added(job) >= rows
     });
@@ -51,7 +51,7 @@ fn until_added(script: &mut Script, job: JobId, rows: usize) {
 
 pub fn coordinators_die_while_rows_are_added() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         let job = script.job(open(300));
         for rows in [5, 60, 120, 199] {
             until_added(&mut script, job, rows);
@@ -66,7 +66,7 @@ pub fn coordinators_die_while_rows_are_added() {
 
 pub fn the_coordinator_is_cut_off() {
     for seed in 1..=6 {
-        let mut script = Script::seeded(5, seed);
+        let mut script = ClusterScript::seeded(5, seed);
         let job = script.job(open(300));
         for rows in [5, 100] {
             until_added(&mut script, job, rows);
@@ -81,7 +81,7 @@ pub fn the_coordinator_is_cut_off() {
 
 pub fn everything_was_down_at_once() {
     for seed in 1..=6 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         let job = script.job(open(500));
         until_added(&mut script, job, 40);
         for node in 0..3 {
@@ -98,7 +98,7 @@ pub fn everything_was_down_at_once() {
 
 pub fn failed_tasks_keep_theirs() {
     for seed in 1..=6 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         let job = script.job(JobPlan {
             failing: 300,
             retries: 8,
@@ -115,7 +115,7 @@ pub fn failed_tasks_keep_theirs() {
 /// The record of its end has its key all the same.
 pub fn one_is_cancelled_before_it_is_read() {
     for seed in 1..=6 {
-        let mut script = Script::seeded(2, seed);
+        let mut script = ClusterScript::seeded(2, seed);
         let job = script.job(open(2_000));
         until_added(&mut script, job, 40);
         for node in 0..2 {
@@ -135,7 +135,7 @@ pub fn one_is_cancelled_before_it_is_read() {
 /// long before it knows the order of the rows.
 pub fn what_was_told_before_the_order_was_known_is_not_done_again() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         let job = script.job(open(3_000));
         until_added(&mut script, job, 40);
         script.full(script.replicas(job)[0], 14.0);
@@ -149,7 +149,7 @@ pub fn what_was_told_before_the_order_was_known_is_not_done_again() {
 /// within milliseconds of meeting it, and comes back when others have gone on.
 pub fn who_took_over_dies_as_the_former_one_comes_back() {
     for seed in 1..=20u64 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         let job = script.job(open(9_000));
         for rows in [5, 25, 45, 65] {
             until_added(&mut script, job, rows);

@@ -3,7 +3,7 @@
 
 use crate::{
     plan::JobPlan,
-    script::{Scenario, Script, tasks},
+    script::{ClusterScript, Scenario, tasks},
     searches::is_even,
 };
 use nodectl_types::{JobId, Params, TaskIndex, Value};
@@ -37,7 +37,7 @@ fn search(ms: u64) -> JobPlan {
 }
 
 /// Those of tasks that began for the first time when so many results were known, or later.
-fn informed(script: &Script, job: JobId, from: usize) -> Vec<(TaskIndex, Params)> {
+fn informed(script: &ClusterScript, job: JobId, from: usize) -> Vec<(TaskIndex, Params)> {
     let begun = script.world.begun(job)[from..].iter();
     let before = &script.world.begun(job)[..from];
     let is_new = |task: TaskIndex| before.iter().all(|(other, _)| *other != task);
@@ -54,7 +54,7 @@ fn assert_informed(drawn: &[(TaskIndex, Params)]) {
 
 pub fn results_tell() {
     for seed in 1..=5 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         let job = script.job(search(400));
         script.until_told(job, STARTUP + 2);
         let from = script.world.begun(job).len();
@@ -74,7 +74,7 @@ pub fn results_tell() {
 
 pub fn a_takeover_goes_on() {
     for seed in 1..=8 {
-        let mut script = Script::seeded(4, seed);
+        let mut script = ClusterScript::seeded(4, seed);
         let job = script.job(search(1_000));
         script.until_told(job, STARTUP + 4);
         let (holder, epoch) = (script.coordinator(job), script.world.epoch(job));
@@ -91,7 +91,7 @@ pub fn a_takeover_goes_on() {
 }
 
 pub fn everything_was_down_at_once() {
-    let mut script = Script::of(3);
+    let mut script = ClusterScript::of(3);
     let job = script.job(search(1_000));
     script.until_told(job, STARTUP + 4);
     let from = script.world.begun(job).len();
@@ -106,7 +106,7 @@ pub fn everything_was_down_at_once() {
 /// A set is tried again as it was, also by who has taken over.
 pub fn failed_tasks_keep_theirs() {
     for seed in 1..=4 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         let job = script.job(JobPlan {
             failing: 300,
             retries: 20,
@@ -127,7 +127,7 @@ pub fn failed_tasks_keep_theirs() {
 /// they meet, what nodes run for one of them is no attempt of the other's.
 pub fn two_claims_of_one_epoch_name_attempts_apart() {
     for seed in 1..=20 {
-        let mut script = Script::seeded(6, seed);
+        let mut script = ClusterScript::seeded(6, seed);
         let job = script.job(search(6_000));
         script.until_told(job, STARTUP);
         let holder = script.coordinator(job);

@@ -2,8 +2,8 @@
 //! changes: what they showed is then in the other scenarios, if anywhere.
 
 use crate::{
-    plan::Plan,
-    runs::{Options, run},
+    plan::FaultPlan,
+    runs::{RunOptions, run},
     script::Scenario,
 };
 
@@ -244,7 +244,7 @@ const SEEDS: &[(u64, &str)] = &[
 
 pub fn that_have_shown_something() {
     for (seed, what) in SEEDS {
-        let findings = run(Plan::draw(*seed), &Options::default()).findings;
+        let findings = run(FaultPlan::draw(*seed), &RunOptions::default()).findings;
         assert!(findings.is_empty(), "seed {seed} ({what}): {findings:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! A submission has an answer, and the job behind it a coordinator.
 
 use crate::{
-    plan::{JobPlan, Moment, Plan},
-    script::{Scenario, Script, tasks},
+    plan::{FaultPlan, JobPlan, Moment},
+    script::{ClusterScript, Scenario, tasks},
 };
 use nodectl_types::Phase;
 
@@ -30,7 +30,7 @@ pub const ALL: &[Scenario] = &[
 /// The claim is told, the specification is not yet on disk; the node is back within a second.
 pub fn its_coordinator_dies_before_it_wrote() {
     for seed in 1..=12 {
-        let mut script = Script::seeded(5, seed);
+        let mut script = ClusterScript::seeded(5, seed);
         for node in 0..5 {
             script.slow_disk(node, 50, 20.0);
         }
@@ -42,7 +42,7 @@ pub fn its_coordinator_dies_before_it_wrote() {
 
 pub fn its_coordinator_dies_at_any_moment() {
     for seed in 1..=80 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         script.kill_at(
             Moment::Claimed,
             0.000_2 * seed as f64,
@@ -54,7 +54,7 @@ pub fn its_coordinator_dies_at_any_moment() {
 }
 
 pub fn a_large_specification() {
-    let mut script = Script::of(4);
+    let mut script = ClusterScript::of(4);
     let job = script.job(JobPlan {
         large: true,
         inputs: true,
@@ -69,7 +69,7 @@ pub fn a_large_specification() {
 /// What it comes after has failed, so it is over before a second disk has it.
 pub fn it_ends_at_once() {
     for hanging in 0..2 {
-        let mut script = Script::of(2);
+        let mut script = ClusterScript::of(2);
         let first = script.job(JobPlan {
             hopeless: Some(0),
             ..tasks(2, 100)
@@ -90,7 +90,7 @@ pub fn it_ends_at_once() {
 /// The answer is lost with the node, whose disk has the job; nobody else is there.
 pub fn a_lone_node_that_restarts_is_asked_again() {
     for seed in 1..=20 {
-        let mut script = Script::seeded(1, seed);
+        let mut script = ClusterScript::seeded(1, seed);
         script.kill_at(Moment::Claimed, 0.002 * seed as f64, 0.2);
         let asked = script.world.now;
         script.job(tasks(2, 50));
@@ -104,13 +104,13 @@ pub fn a_lone_node_that_restarts_is_asked_again() {
 /// files cannot be had.
 pub fn a_claim_is_given_up_for_want_of_files() {
     for seed in 1..=12 {
-        let mut plan = Plan {
+        let mut plan = FaultPlan {
             seed,
-            ..Plan::quiet(2)
+            ..FaultPlan::quiet(2)
         };
         // Tasks end before it is clear that the files do not come.
         plan.net.longest_delay_us = 60_000;
-        let mut script = Script::planned(plan);
+        let mut script = ClusterScript::planned(plan);
         script.stall(0, 4.2);
         script.run(0.9);
         script.world.want(JobPlan {

@@ -3,7 +3,7 @@
 
 use crate::{
     plan::JobPlan,
-    script::{Scenario, Script, tasks},
+    script::{ClusterScript, Scenario, tasks},
 };
 
 pub const ALL: &[Scenario] = &[
@@ -30,7 +30,7 @@ fn with_files(count: u32, ms: u64) -> JobPlan {
 
 pub fn a_cluster_is_upgraded() {
     for seed in 1..=20 {
-        let mut script = Script::seeded(2 + seed as usize % 4, seed);
+        let mut script = ClusterScript::seeded(2 + seed as usize % 4, seed);
         let job = script.job(with_files(40, 1_500));
         script.until_told(job, 8);
         script.upgrade(0.4 * seed as f64, 0.3);
@@ -44,9 +44,9 @@ pub fn a_cluster_is_upgraded() {
 /// specification.
 pub fn a_job_waits_for_one_before_the_upgrade() {
     for seed in 1..=8 {
-        let mut plan = crate::plan::Plan::quiet(3);
+        let mut plan = crate::plan::FaultPlan::quiet(3);
         (plan.seed, plan.keep_jobs) = (seed, std::time::Duration::from_secs(20));
-        let mut script = Script::planned(plan);
+        let mut script = ClusterScript::planned(plan);
         let first = script.job(tasks(4, 100));
         script.until_done(first);
         script.job(JobPlan {
@@ -62,7 +62,7 @@ pub fn a_job_waits_for_one_before_the_upgrade() {
 
 pub fn a_copy_joins() {
     for seed in 1..=20 {
-        let mut script = Script::seeded(3, seed);
+        let mut script = ClusterScript::seeded(3, seed);
         let job = script.job(with_files(40, 800));
         script.until_told(job, 10);
         let holder = match seed % 2 {
@@ -78,7 +78,7 @@ pub fn a_copy_joins() {
 /// The job is done and everybody who had it is down when the copy, which lacks most of it, starts.
 pub fn a_copy_is_older_than_what_was_told() {
     for seed in 1..=10 {
-        let mut script = Script::seeded(2, seed);
+        let mut script = ClusterScript::seeded(2, seed);
         let job = script.job(with_files(30, 300));
         script.until_told(job, 3);
         script.copy(script.coordinator(job), 60.0);

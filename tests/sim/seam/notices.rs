@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl World {
+impl SimWorld {
     /// What the order of messages alone shows.
     pub fn notice_message(&mut self, from: usize, to: usize, message: &Message) {
         match message {
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Each file from whoever has it.
-    fn copy_from_several(&mut self, node: usize, fetch: &Fetch) -> bool {
+    fn copy_from_several(&mut self, node: usize, fetch: &PendingFetch) -> bool {
         let usable = |holder: &usize| {
             let machine = &self.machines[*holder];
             machine.state.is_some() && !machine.is_stalled(self.now) && self.connects(*holder, node)
@@ -104,14 +104,14 @@ impl World {
     }
 
     /// Files are here, or cannot be had: nobody of those who were named has them and can be asked.
-    pub fn fetched(&mut self, node: usize, life: u64, mut fetch: Fetch) {
+    pub fn fetched(&mut self, node: usize, life: u64, mut fetch: PendingFetch) {
         if self.machines[node].life != life {
             return;
         }
         if !fetch.left.is_zero() {
             return self.go_on_fetching(node, Duration::ZERO, fetch);
         }
-        let has = |machine: &Machine| {
+        let has = |machine: &SimMachine| {
             fetch
                 .hashes
                 .iter()
@@ -132,7 +132,7 @@ impl World {
             let fetch = Box::new(fetch);
             return self.after(
                 Duration::from_millis(500),
-                Event::Fetched { node, life, fetch },
+                SimEvent::Fetched { node, life, fetch },
             );
         }
         let fails = !self.healed && self.plan.net.fetch_failures > 0.0;

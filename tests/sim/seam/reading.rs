@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl World {
+impl SimWorld {
     /// What a user is told, which is in the journal.
     pub(super) fn read_told(
         &mut self,
@@ -94,7 +94,7 @@ impl World {
         }
         self.tell(|| format!("n{node} cannot read records of tasks {tasks:?}"));
         let input = Box::new(Input::RecordsLost { job, tasks });
-        let event = Event::Tell { node, life, input };
+        let event = SimEvent::Tell { node, life, input };
         self.after(Duration::from_micros(50), event);
         Err("a record is damaged".into())
     }
@@ -127,7 +127,7 @@ impl World {
                 cells,
                 more: part < last,
             });
-            self.at(at, Event::Tell { node, life, input });
+            self.at(at, SimEvent::Tell { node, life, input });
         }
     }
 

@@ -12,14 +12,14 @@ pub(in super::super) enum PixelLayout {
         rounds_centers: bool,
     },
     /// Side by side in straight rows and columns of differing sizes.
-    Edges(Arc<Edges>),
+    Edges(Arc<PixelEdges>),
     /// Anywhere.
     Corners(Arc<PixelCorners>),
 }
 
 /// Where rows and columns begin, and the last one ends.
 #[derive(Debug, PartialEq)]
-pub(in super::super) struct Edges {
+pub(in super::super) struct PixelEdges {
     pub rows: Vec<f64>,
     pub columns: Vec<f64>,
     /// Of curved detectors, of the edges of columns.
@@ -131,7 +131,7 @@ impl Arrangement {
             } => {
                 let edges =
                     |axis: usize| edges(&sizes(shape[axis], module[axis], border, pixel[axis]));
-                PixelLayout::Edges(Arc::new(Edges {
+                PixelLayout::Edges(Arc::new(PixelEdges {
                     rows: edges(0),
                     columns: edges(1),
                     depth: None,
@@ -224,7 +224,7 @@ fn spaced(
 fn cylinder(shape: [usize; 2], pixel: [f64; 2], radius: f64) -> PixelLayout {
     let round = |place: f64| f64::from(place as f32);
     let angle = |column: usize| column as f64 * (pixel[1] / radius);
-    PixelLayout::Edges(Arc::new(Edges {
+    PixelLayout::Edges(Arc::new(PixelEdges {
         rows: (0..=shape[0])
             .map(|row| round(row as f64 * pixel[0]))
             .collect(),

@@ -30,7 +30,7 @@ type Unpack = fn(&[u8], usize) -> Result<Vec<u8>, String>;
 /// The first image of a file.
 pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
     let file = File::new(bytes)?;
-    let fields = Fields(file.fields()?);
+    let fields = TiffFields(file.fields()?);
     let unpack = unpacker(fields.first(tag::COMPRESSION).unwrap_or(1))?;
     let is_differences = match fields.first(tag::PREDICTOR).unwrap_or(1) {
         1 => false,
@@ -90,7 +90,7 @@ fn unpacker(compression: u64) -> Result<Unpack, String> {
 /// The bytes of all rows, strip by strip.
 fn strips(
     bytes: &[u8],
-    fields: &Fields,
+    fields: &TiffFields,
     unpack: Unpack,
     [rows, row_bytes]: [u64; 2],
 ) -> Result<Vec<u8>, String> {
@@ -138,9 +138,9 @@ fn bilevel(packed: &[u8], shape: Vec<u64>, is_inverted: bool) -> Array {
 }
 
 /// The fields of whole numbers in a directory.
-struct Fields(BTreeMap<u16, Vec<u64>>);
+struct TiffFields(BTreeMap<u16, Vec<u64>>);
 
-impl Fields {
+impl TiffFields {
     fn all(&self, tag: u16) -> Option<&[u64]> {
         self.0.get(&tag).map(Vec::as_slice)
     }

@@ -1,6 +1,6 @@
 //! Pixels as boxes in (radial, χ): their centres alone, or the bounding boxes of their corners.
 
-use super::{super::matrix::MatrixPart, Axis, Positions, ROWS_PER_TASK, SplitTarget};
+use super::{super::matrix::MatrixPart, BinAxis, Positions, ROWS_PER_TASK, SplitTarget};
 use rayon::prelude::*;
 
 /// The bins that an interval touches on an axis.
@@ -15,7 +15,7 @@ struct BinSpan {
 impl BinSpan {
     /// None where it touches none. Numbers are cut towards zero, as C does: what begins less than a
     /// bin before the first one is in the first one.
-    fn new(axis: &Axis, center: f64, delta: f64) -> Option<Self> {
+    fn new(axis: &BinAxis, center: f64, delta: f64) -> Option<Self> {
         let number = |position: f64| (position - axis.min) / axis.width();
         let (from, to) = (number(center - delta), number(center + delta));
         let (first, last) = (from as i64, to as i64);

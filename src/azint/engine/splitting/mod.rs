@@ -44,7 +44,7 @@ pub(super) struct Positions {
 
 /// An axis of bins.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Axis {
+struct BinAxis {
     min: f64,
     /// The largest position.
     max: f64,
@@ -53,7 +53,7 @@ struct Axis {
     bins: usize,
 }
 
-impl Axis {
+impl BinAxis {
     fn new([min, max]: [f64; 2], bins: usize) -> Self {
         let end = if max > 0.0 { max * EPS32 } else { max / EPS32 };
         Self {
@@ -195,7 +195,7 @@ impl Positions {
             chi = sorted(range);
         }
         // Also where a pixel's position is NaN.
-        let radial = Axis::new(radial, settings.points as usize);
+        let radial = BinAxis::new(radial, settings.points as usize);
         // One pixel alone is as wide as the step beyond its position.
         let is_wide = radial.max >= radial.min && radial.width() > 0.0;
         if !is_wide {
@@ -203,7 +203,7 @@ impl Positions {
         }
         let azimuthal = settings
             .azimuthal_points
-            .map(|points| Axis::new(chi, points as usize));
+            .map(|points| BinAxis::new(chi, points as usize));
         let axes = Axes {
             radial: radial.centers(settings.unit.scale()),
             azimuthal_deg: azimuthal.map(|axis| axis.centers(180.0 / PI)),
@@ -265,8 +265,8 @@ fn ends(positions: &[f64]) -> [f64; 2] {
 
 /// What a region's pixels are dealt to.
 struct SplitTarget {
-    radial: Axis,
-    azimuthal: Option<Axis>,
+    radial: BinAxis,
+    azimuthal: Option<BinAxis>,
     /// Of patterns of one dimension: pixels that touch it count whole.
     chi_range: Option<[f64; 2]>,
 }

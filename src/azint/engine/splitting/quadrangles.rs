@@ -3,7 +3,7 @@
 //! kept in 32 bits as there: an area is a small difference of large ones, and its rounding shows in
 //! the fourth digit of a pattern.
 
-use super::{super::matrix::MatrixPart, Axis, Positions, ROWS_PER_TASK, SplitTarget};
+use super::{super::matrix::MatrixPart, BinAxis, Positions, ROWS_PER_TASK, SplitTarget};
 use rayon::prelude::*;
 use std::f64::consts::PI;
 
@@ -186,7 +186,7 @@ fn add(area: &mut f32, more: f64) {
 /// Two dimensions. Beyond the axes corners are moved to their ends, as pyFAI does.
 fn deal_to_boxes(
     target: &SplitTarget,
-    azimuthal: &Axis,
+    azimuthal: &BinAxis,
     corners: &Quadrangle,
     areas: &mut Vec<f32>,
     part: &mut MatrixPart,
@@ -200,8 +200,9 @@ fn deal_to_boxes(
     if is_outside {
         return;
     }
-    let number =
-        |position: f64, axis: &Axis| (position.clamp(axis.min, axis.max) - axis.min) / axis.width();
+    let number = |position: f64, axis: &BinAxis| {
+        (position.clamp(axis.min, axis.max) - axis.min) / axis.width()
+    };
     let corners = corners.map(|[radial, chi]| [number(radial, axes[0]), number(chi, axes[1])]);
     let [radial, chi] = [range(&corners, 0), range(&corners, 1)];
     let first = [radial[0].floor(), chi[0].floor()];

@@ -12,7 +12,7 @@ const BEHIND: usize = size_of::<u32>();
 
 /// How frames lie in the memory of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct FrameLayout {
+pub(super) struct BatchLayout {
     /// Of the frames' numbers, as in the shader, and their size in bytes.
     pub(super) kind: u32,
     pub(super) pixel_bytes: usize,
@@ -35,7 +35,7 @@ pub(super) struct BlockLayout {
 
 /// Frames that the device gets by one call.
 pub(super) struct FrameBatch {
-    pub(super) layout: FrameLayout,
+    pub(super) layout: BatchLayout,
     pub(super) frames: usize,
     pub(super) content: BatchContent,
     pub(super) size: SlotSize,
@@ -60,7 +60,7 @@ pub(super) struct SlotSize {
     pub(super) places: u64,
 }
 
-impl FrameLayout {
+impl BatchLayout {
     /// Bytes from one frame's first to the next one's.
     pub(super) fn frame_bytes(&self) -> usize {
         self.stride * self.pixel_bytes
@@ -85,8 +85,8 @@ impl BlockLayout {
     }
 
     /// Frames that it makes, each beginning a word.
-    pub(super) fn frames(self, kind: u32, pixel_bytes: usize) -> FrameLayout {
-        FrameLayout {
+    pub(super) fn frames(self, kind: u32, pixel_bytes: usize) -> BatchLayout {
+        BatchLayout {
             kind,
             pixel_bytes,
             stride: self.length.next_multiple_of(size_of::<u32>()) / pixel_bytes,
@@ -97,7 +97,7 @@ impl BlockLayout {
 
 impl FrameBatch {
     /// Of whole frames one after the other. Memory is made for `most` of them.
-    pub(super) fn of_pixels(layout: FrameLayout, pixels: HostBuffer, most: usize) -> Self {
+    pub(super) fn of_pixels(layout: BatchLayout, pixels: HostBuffer, most: usize) -> Self {
         let frame_bytes = layout.frame_bytes();
         Self {
             layout,
@@ -114,7 +114,7 @@ impl FrameBatch {
     /// Of chunks, a frame each, which are a group within `limit` bytes. Memory on the device is
     /// made for `most` of them; `host` has memory that it reads.
     pub(super) fn of_chunks(
-        layout: FrameLayout,
+        layout: BatchLayout,
         chunks: &[ChunkBlocks<'_>],
         most: usize,
         limit: usize,

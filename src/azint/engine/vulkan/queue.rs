@@ -2,8 +2,8 @@
 //! uploaded, and one more written.
 
 use super::{
-    Plan, RegionSums, SLOTS, SumBatch, VulkanEngine,
-    batch::{FrameBatch, FrameLayout},
+    BatchSums, FramePlan, SLOTS, SumBatch, VulkanEngine,
+    batch::{BatchLayout, FrameBatch},
     finish, kind,
 };
 use crate::engine::{errors::IntegrationError, frames::Pixels, integrator::EngineJob};
@@ -21,9 +21,9 @@ const PASS: usize = super::AT_ONCE;
 pub(super) struct BatchQueue<'e> {
     engine: &'e VulkanEngine,
     job: EngineJob<'e>,
-    plan: Arc<Plan>,
+    plan: Arc<FramePlan>,
     waiting: VecDeque<SumBatch>,
-    by_region: RegionSums,
+    by_region: BatchSums,
     is_whole: bool,
 }
 
@@ -65,7 +65,7 @@ impl<'e> BatchQueue<'e> {
     }
 
     /// The sums of all, and whether all frames could be decoded.
-    pub(super) fn finish(mut self) -> Result<(RegionSums, bool), IntegrationError> {
+    pub(super) fn finish(mut self) -> Result<(BatchSums, bool), IntegrationError> {
         self.make_room(1)?;
         Ok((self.by_region, self.is_whole))
     }
@@ -74,7 +74,7 @@ impl<'e> BatchQueue<'e> {
 /// Frames that somebody writes where the device reads them.
 pub(in crate::engine) struct FrameQueue<'e> {
     batches: BatchQueue<'e>,
-    layout: FrameLayout,
+    layout: BatchLayout,
     at_once: usize,
 }
 
@@ -86,7 +86,7 @@ impl<'e> FrameQueue<'e> {
         pixels: &Pixels<'_>,
         frames: usize,
     ) -> Result<Option<Self>, IntegrationError> {
-        let layout = FrameLayout {
+        let layout = BatchLayout {
             kind: kind(pixels),
             pixel_bytes: pixels.bytes_per_pixel(),
             stride: job.corrections.omega.len(),
@@ -129,7 +129,7 @@ impl<'e> FrameQueue<'e> {
         self.batches.push(batch)
     }
 
-    pub(in crate::engine) fn finish(self) -> Result<RegionSums, IntegrationError> {
+    pub(in crate::engine) fn finish(self) -> Result<BatchSums, IntegrationError> {
         Ok(self.batches.finish()?.0)
     }
 }

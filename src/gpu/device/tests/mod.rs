@@ -36,7 +36,7 @@ impl Fixture {
     fn with(change: impl FnOnce(&mut Opened)) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut opened = match open::open(Wanted::Best, &OPTIONS) {
+        let mut opened = match open::open(WantedDevice::Best, &OPTIONS) {
             Ok(opened) => opened,
             Err(
                 error @ (DeviceError::NoLoader(_)

@@ -156,7 +156,7 @@ impl Loses {
     fn device() -> Option<(Fixture, Device, Arc<Self>)> {
         let alone = Fixture::new()?;
         let driver = Arc::new(Self::default());
-        let mut opened = open::open(Wanted::Best, &OPTIONS).unwrap();
+        let mut opened = open::open(WantedDevice::Best, &OPTIONS).unwrap();
         opened.driver = driver.clone();
         let device = Device::start(opened, &OPTIONS).unwrap();
         Some((alone, device, driver))

@@ -98,7 +98,7 @@ impl Direct {
         // SAFETY: as `multiply`.
         unsafe {
             if self.in_lanes() {
-                self.dots::<Pair, 3, 2>()
+                self.dots::<LanePair, 3, 2>()
             } else {
                 self.panels::<__m256, 2>()
             }
@@ -352,9 +352,9 @@ impl Vector for __m256 {
 
 /// As many lanes as AVX-512 has, so that sums over lanes are the same.
 #[derive(Clone, Copy)]
-struct Pair([__m256; 2]);
+struct LanePair([__m256; 2]);
 
-impl Vector for Pair {
+impl Vector for LanePair {
     const LANES: usize = 16;
     type Mask = [__m256i; 2];
 

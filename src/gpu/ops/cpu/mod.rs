@@ -86,7 +86,7 @@ pub fn processor_name(threads: usize) -> String {
 }
 
 /// Ops with what each may borrow.
-type Prepared = Vec<(Op, DisjointAccess)>;
+type PreparedOps = Vec<(Op, DisjointAccess)>;
 
 impl Engine for Cpu {
     fn name(&self) -> String {
@@ -104,7 +104,7 @@ impl Engine for Cpu {
         if !accesses.iter().all(|access| access.views().all(is_ours)) {
             return Err(EngineError::Foreign);
         }
-        let prepared: Prepared = ops.iter().cloned().zip(accesses).collect();
+        let prepared: PreparedOps = ops.iter().cloned().zip(accesses).collect();
         Ok(Program::new(prepared))
     }
 
@@ -123,8 +123,8 @@ impl Engine for Cpu {
             let memory = unsafe { CpuMemory::new(self.id, access) };
             op.operation().cpu(&memory);
         };
-        let run = |ops: &Prepared| self.alone(|| ops.iter().for_each(run));
-        Pending::ready(program.prepared::<Prepared>().map(run))
+        let run = |ops: &PreparedOps| self.alone(|| ops.iter().for_each(run));
+        Pending::ready(program.prepared::<PreparedOps>().map(run))
     }
 
     fn download(&self, from: &Buffer, range: Range<u64>) -> Pending<Vec<u8>> {

@@ -41,12 +41,12 @@ pub(super) struct Proposer {
     round: u32,
     /// Not before: others try, too.
     not_before: Option<Time>,
-    attempt: Option<Attempt>,
+    attempt: Option<BallotAttempt>,
 }
 
 /// A ballot of this node's.
 #[derive(Debug)]
-struct Attempt {
+struct BallotAttempt {
     ballot: Ballot,
     begun: Time,
     /// When who has not answered was last asked.
@@ -60,7 +60,7 @@ struct Attempt {
     proposed: Option<Vec<NodeId>>,
 }
 
-impl Attempt {
+impl BallotAttempt {
     fn begin(core: &Core, ballot: Ballot, members: MemberRecords) -> Self {
         Self {
             ballot,
@@ -149,7 +149,7 @@ impl Coordinator {
             return;
         };
         let since = *proposer.since.get_or_insert(now);
-        let is_late = |attempt: &mut Attempt| now - attempt.begun >= TRY_AGAIN;
+        let is_late = |attempt: &mut BallotAttempt| now - attempt.begun >= TRY_AGAIN;
         proposer.attempt.take_if(is_late);
         if let Some(attempt) = &mut proposer.attempt {
             if now - attempt.asked >= ASK_AGAIN {
@@ -160,7 +160,7 @@ impl Coordinator {
         {
             proposer.round = proposer.round.saturating_add(1);
             let round = proposer.round;
-            let mut attempt = Attempt::begin(core, Ballot { round, node, claim }, members);
+            let mut attempt = BallotAttempt::begin(core, Ballot { round, node, claim }, members);
             attempt.ask(core, job);
             proposer.attempt = Some(attempt);
         }
@@ -197,7 +197,7 @@ impl Coordinator {
             return;
         };
         proposer.round = proposer.round.max(known.promised.round);
-        let is_asked = |attempt: &&mut Attempt| is_sought && attempt.ballot == ballot;
+        let is_asked = |attempt: &&mut BallotAttempt| is_sought && attempt.ballot == ballot;
         let Some(attempt) = proposer.attempt.as_mut().filter(is_asked) else {
             return;
         };

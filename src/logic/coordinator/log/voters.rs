@@ -21,7 +21,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// How a claim stands with the voters.
 #[derive(Debug, Default)]
-pub(super) struct Ballot {
+pub(super) struct ClaimVotes {
     /// Nothing can count without this node, unless its process had ended: of two voters it may pass
     /// over the other, if that one's has.
     is_witness: bool,
@@ -38,7 +38,7 @@ pub(super) struct Ballot {
     change: Option<u64>,
 }
 
-impl Ballot {
+impl ClaimVotes {
     pub(super) fn new(is_witness: bool) -> Self {
         Self {
             is_witness,

@@ -8,9 +8,9 @@ use super::*;
 
 /// Ends that were told and could not be taken in yet: by whom, and when last.
 #[derive(Debug, Default)]
-pub(super) struct Told(BTreeMap<TaskIndex, BTreeMap<NodeId, Time>>);
+pub(super) struct ToldEnds(BTreeMap<TaskIndex, BTreeMap<NodeId, Time>>);
 
-impl Told {
+impl ToldEnds {
     fn note(&mut self, task: TaskIndex, node: NodeId, now: Time) {
         self.0.entry(task).or_default().insert(node, now);
     }
@@ -176,7 +176,7 @@ mod tests {
             };
             TaskRecord::plain(9, attempt, node, outcome)
         };
-        let mut told = Told::default();
+        let mut told = ToldEnds::default();
         told.note(9, one, Time(1));
         told.note(9, other, Time(2));
         told.taken_in(&record(one, Outcome::Failed(Failure::Exit(1))), one);

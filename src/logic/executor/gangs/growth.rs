@@ -2,7 +2,7 @@
 //! asks them for room, and ends the attempt as soon as one has some: the next one has more nodes.
 //! What has run since the last checkpoint is lost, so nothing is ended for a node without room.
 
-use super::{super::cards::pick_cards, Executor, GangKey, GangWord, lead::End, say};
+use super::{super::cards::pick_cards, Executor, GangKey, GangWord, lead::AttemptEnd, say};
 use crate::core::Core;
 use nodectl_types::{NodeId, WorkSpec};
 
@@ -62,7 +62,7 @@ impl Executor {
         };
         let was_asked = lead.probed.remove(&from);
         if ready && was_asked && lead.is_running() {
-            self.disband(core, key, End::Back);
+            self.disband(core, key, AttemptEnd::Back);
         }
     }
 }

@@ -15,7 +15,7 @@ const FETCHES: u32 = 5;
 
 /// How an attempt ends.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum AttemptEnd {
     /// The attempt never began, for want of room on these nodes.
     Missed(Vec<(NodeId, String)>),
     /// The task goes back to the coordinator, and has not failed.
@@ -27,17 +27,17 @@ pub(super) enum End {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum LeadStage {
     Gathering,
     Running,
     /// Nothing of it is to be left anywhere before it is told.
-    Ending(End),
+    Ending(AttemptEnd),
     /// What the other ranks wrote is brought here, so that it travels like all of a task's files.
     Fetching(u64, Box<TaskRecord>, u32),
 }
 
 #[derive(Debug)]
-struct Member {
+struct GangMember {
     asked: bool,
     /// The node keeps room, or waits for it.
     answered: bool,
@@ -54,11 +54,11 @@ pub(super) struct Lead {
     /// By their ids: in that order room is waited for.
     seats: Vec<Seat>,
     waits: bool,
-    members: BTreeMap<NodeId, Member>,
+    members: BTreeMap<NodeId, GangMember>,
     port: Option<u16>,
     pmi: Option<PmiServer>,
     since: Time,
-    stage: Stage,
+    stage: LeadStage,
     /// Ranks that have ended.
     ended: BTreeMap<u32, TaskRecord>,
     /// The rank whose MPI program has asked for the end of all, and its status.
@@ -70,14 +70,14 @@ pub(super) struct Lead {
 impl Lead {
     pub(super) fn has_begun(&self) -> bool {
         match &self.stage {
-            Stage::Gathering | Stage::Ending(End::Missed(_)) => false,
-            Stage::Running | Stage::Ending(_) | Stage::Fetching(..) => true,
+            LeadStage::Gathering | LeadStage::Ending(AttemptEnd::Missed(_)) => false,
+            LeadStage::Running | LeadStage::Ending(_) | LeadStage::Fetching(..) => true,
         }
     }
 
     /// Its processes run, and nothing ends them.
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.stage, Stage::Running) && self.ended.is_empty()
+        matches!(self.stage, LeadStage::Running) && self.ended.is_empty()
     }
 
     pub(super) fn has_member(&self, node: NodeId) -> bool {
@@ -96,7 +96,7 @@ impl Lead {
     }
 
     pub(super) fn is_unwanted(&self) -> bool {
-        matches!(self.stage, Stage::Ending(End::Dropped))
+        matches!(self.stage, LeadStage::Ending(AttemptEnd::Dropped))
     }
 
     fn node_of(&self, rank: u32) -> Option<NodeId> {
@@ -145,7 +145,7 @@ impl Executor {
         let entry = self.jobs.entry(job);
         entry.or_insert_with(|| Ordered::new(from, epoch, work.clone()));
         let members = seats.iter().map(|seat| {
-            let member = Member {
+            let member = GangMember {
                 asked: false,
                 answered: false,
                 ready: false,
@@ -163,7 +163,7 @@ impl Executor {
             port: None,
             pmi: None,
             since: now,
-            stage: Stage::Gathering,
+            stage: LeadStage::Gathering,
             ended: BTreeMap::new(),
             aborted: None,
             probed: BTreeSet::new(),
@@ -204,7 +204,7 @@ impl Executor {
             Some(_) => self.gather(core, key),
             None => {
                 let missed = vec![(core.me, "it has no free port".into())];
-                self.disband(core, key, End::Missed(missed));
+                self.disband(core, key, AttemptEnd::Missed(missed));
             }
         }
     }
@@ -215,7 +215,7 @@ impl Executor {
         let Some(lead) = self.gangs.led.get_mut(&key) else {
             return;
         };
-        if !matches!(lead.stage, Stage::Gathering) {
+        if !matches!(lead.stage, LeadStage::Gathering) {
             return;
         }
         let mut asked = Vec::new();
@@ -258,7 +258,7 @@ impl Executor {
             .led
             .get_mut(&key)
             .expect("this node leads the gang");
-        (lead.stage, lead.since) = (Stage::Running, core.mono());
+        (lead.stage, lead.since) = (LeadStage::Running, core.mono());
         self.started(key.0, key.1);
         self.say_go_on(core, key);
     }
@@ -308,7 +308,7 @@ impl Executor {
         };
         member.heard = core.mono();
         let is_its = lead.node_of(rank) == Some(from);
-        let is_news = !lead.ended.contains_key(&rank) && matches!(lead.stage, Stage::Running);
+        let is_news = !lead.ended.contains_key(&rank) && matches!(lead.stage, LeadStage::Running);
         if !is_its || !is_news {
             return;
         }
@@ -321,14 +321,14 @@ impl Executor {
         match outcome {
             Outcome::Done if lead.ended.len() as u32 == lead.ranks() => {
                 let record = done(key, core.me, lead);
-                self.disband(core, key, End::Ended(Box::new(record)));
+                self.disband(core, key, AttemptEnd::Ended(Box::new(record)));
             }
             Outcome::Done => {}
             // The node's trouble is no end of the task.
-            Outcome::Failed(Failure::Storage(_)) => self.disband(core, key, End::Back),
+            Outcome::Failed(Failure::Storage(_)) => self.disband(core, key, AttemptEnd::Back),
             Outcome::Failed(failure) => self.rank_failed(core, key, rank, &failure),
             Outcome::Cancelled | Outcome::Stopped(_) | Outcome::Added => {
-                self.disband(core, key, End::Back)
+                self.disband(core, key, AttemptEnd::Back)
             }
         }
     }
@@ -339,7 +339,7 @@ impl Executor {
         let node = lead.node_of(rank).unwrap_or(core.me);
         let node = core.members.name(node);
         let record = failed(key, core.me, lead, (rank, node), failure);
-        self.disband(core, key, End::Ended(Box::new(record)));
+        self.disband(core, key, AttemptEnd::Ended(Box::new(record)));
     }
 
     /// The MPI program of a rank asks for the end of all: first of its own process, whose record is
@@ -348,7 +348,7 @@ impl Executor {
         let Some(lead) = self.gangs.led.get_mut(&key) else {
             return;
         };
-        if !matches!(lead.stage, Stage::Running) || lead.aborted.is_some() {
+        if !matches!(lead.stage, LeadStage::Running) || lead.aborted.is_some() {
             return;
         }
         lead.aborted = Some((rank, status));
@@ -380,26 +380,27 @@ impl Executor {
         };
         (member.gone, member.heard) = (true, core.mono());
         match &lead.stage {
-            Stage::Gathering => self.disband(core, key, End::Missed(vec![(from, why)])),
-            Stage::Running if !through => self.disband(core, key, End::Back),
-            Stage::Running | Stage::Fetching(..) => {}
-            Stage::Ending(_) => self.conclude_if_alone(core, key),
+            LeadStage::Gathering => self.disband(core, key, AttemptEnd::Missed(vec![(from, why)])),
+            LeadStage::Running if !through => self.disband(core, key, AttemptEnd::Back),
+            LeadStage::Running | LeadStage::Fetching(..) => {}
+            LeadStage::Ending(_) => self.conclude_if_alone(core, key),
         }
     }
 
     /// The attempt ends: whoever has anything of it stops, then it is told.
-    pub(super) fn disband(&mut self, core: &mut Core, key: GangKey, end: End) {
+    pub(super) fn disband(&mut self, core: &mut Core, key: GangKey, end: AttemptEnd) {
         let Some(lead) = self.gangs.led.get_mut(&key) else {
             return;
         };
         match (&lead.stage, &end) {
             // It ends already.
-            (Stage::Ending(_), End::Dropped) | (Stage::Gathering | Stage::Running, _) => {}
-            (Stage::Ending(_), _) => return,
-            (Stage::Fetching(..), End::Dropped) => {}
-            (Stage::Fetching(..), _) => return,
+            (LeadStage::Ending(_), AttemptEnd::Dropped)
+            | (LeadStage::Gathering | LeadStage::Running, _) => {}
+            (LeadStage::Ending(_), _) => return,
+            (LeadStage::Fetching(..), AttemptEnd::Dropped) => {}
+            (LeadStage::Fetching(..), _) => return,
         }
-        lead.stage = Stage::Ending(end);
+        lead.stage = LeadStage::Ending(end);
         for member in lead.members.values_mut() {
             member.gone |= !member.asked;
         }
@@ -419,14 +420,14 @@ impl Executor {
         let Some(lead) = self.gangs.led.get_mut(&key) else {
             return;
         };
-        if !matches!(lead.stage, Stage::Ending(_)) || lead.members.values().any(|m| !m.gone) {
+        if !matches!(lead.stage, LeadStage::Ending(_)) || lead.members.values().any(|m| !m.gone) {
             return;
         }
-        let Stage::Ending(end) = std::mem::replace(&mut lead.stage, Stage::Running) else {
+        let LeadStage::Ending(end) = std::mem::replace(&mut lead.stage, LeadStage::Running) else {
             return;
         };
         match end {
-            End::Ended(record) => self.fetch_streams(core, key, record, 0),
+            AttemptEnd::Ended(record) => self.fetch_streams(core, key, record, 0),
             end => self.told(core, key, end),
         }
     }
@@ -448,10 +449,10 @@ impl Executor {
         let others: Vec<_> = nodes.filter(|node| *node != core.me).collect();
         let hashes: Vec<_> = record.blobs().collect();
         if hashes.is_empty() || others.is_empty() {
-            return self.told(core, key, End::Ended(record));
+            return self.told(core, key, AttemptEnd::Ended(record));
         }
         let ticket = core.fetch_blobs(key.0, hashes, others);
-        lead.stage = Stage::Fetching(ticket, record, tries + 1);
+        lead.stage = LeadStage::Fetching(ticket, record, tries + 1);
     }
 
     /// Files are here that were asked for, or cannot be had; false if they are not of a gang.
@@ -461,32 +462,33 @@ impl Executor {
         ticket: u64,
         result: &Result<(), String>,
     ) -> bool {
-        let is_it = |lead: &Lead| matches!(&lead.stage, Stage::Fetching(of, ..) if *of == ticket);
+        let is_it =
+            |lead: &Lead| matches!(&lead.stage, LeadStage::Fetching(of, ..) if *of == ticket);
         let mut all = self.gangs.led.iter_mut();
         let Some((key, lead)) = all.find(|(_, lead)| is_it(lead)) else {
             return false;
         };
         let key = *key;
-        let Stage::Fetching(_, mut record, tries) =
-            std::mem::replace(&mut lead.stage, Stage::Running)
+        let LeadStage::Fetching(_, mut record, tries) =
+            std::mem::replace(&mut lead.stage, LeadStage::Running)
         else {
             return false;
         };
         match result {
-            Ok(()) => self.told(core, key, End::Ended(record)),
+            Ok(()) => self.told(core, key, AttemptEnd::Ended(record)),
             Err(_) if tries < FETCHES => self.fetch_streams(core, key, record, tries),
-            Err(_) if record.is_done() => self.told(core, key, End::Back),
+            Err(_) if record.is_done() => self.told(core, key, AttemptEnd::Back),
             // Its last lines are in the record.
             Err(_) => {
                 (record.stdout.blob, record.stderr.blob) = (None, None);
-                self.told(core, key, End::Ended(record));
+                self.told(core, key, AttemptEnd::Ended(record));
             }
         }
         true
     }
 
     /// Ends an attempt, and tells the coordinator how.
-    fn told(&mut self, core: &mut Core, key: GangKey, end: End) {
+    fn told(&mut self, core: &mut Core, key: GangKey, end: AttemptEnd) {
         let Some(lead) = self.gangs.forget_lead(core, key) else {
             return;
         };
@@ -496,7 +498,7 @@ impl Executor {
         };
         let (to, epoch) = (ordered.coordinator, ordered.epoch);
         match end {
-            End::Missed(missed) => core.send(
+            AttemptEnd::Missed(missed) => core.send(
                 to,
                 Message::GangMissed {
                     job,
@@ -506,11 +508,11 @@ impl Executor {
                     missed,
                 },
             ),
-            End::Back => {
+            AttemptEnd::Back => {
                 ordered.news.returned.push(key.1);
                 self.dirty.insert(job);
             }
-            End::Ended(mut record) => {
+            AttemptEnd::Ended(mut record) => {
                 if lead.work.adaptive {
                     record.params = lead.task.params;
                 }
@@ -519,7 +521,7 @@ impl Executor {
                 }
                 self.tell_end(core, job, *record);
             }
-            End::Dropped => {}
+            AttemptEnd::Dropped => {}
         }
         self.forget_if_idle(core, job);
     }
@@ -530,10 +532,9 @@ impl Executor {
         let Some(lead) = self.gangs.led.get_mut(&key) else {
             return;
         };
-        let has_failed =
-            matches!(&lead.stage, Stage::Ending(End::Ended(record)) if !record.is_done());
+        let has_failed = matches!(&lead.stage, LeadStage::Ending(AttemptEnd::Ended(record)) if !record.is_done());
         if has_failed && lead.aborted.is_none() {
-            lead.stage = Stage::Ending(End::Back);
+            lead.stage = LeadStage::Ending(AttemptEnd::Back);
         }
     }
 
@@ -545,7 +546,7 @@ impl Executor {
             let is_late = !lead.waits && now - lead.since > GATHER;
             for (node, member) in lead.members.iter().filter(|(_, m)| m.asked && !m.gone) {
                 let silent = is_dead(core, *node) || now - member.heard > LEASE;
-                let slow = matches!(lead.stage, Stage::Gathering) && !member.ready && is_late;
+                let slow = matches!(lead.stage, LeadStage::Gathering) && !member.ready && is_late;
                 if silent || slow {
                     lost.push((*key, *node));
                 }
@@ -562,7 +563,7 @@ impl Executor {
         for key in keys {
             let lead = &self.gangs.led[&key];
             match &lead.stage {
-                Stage::Gathering => {
+                LeadStage::Gathering => {
                     let asked = lead.members.iter().filter(|(_, member)| member.asked);
                     for (node, member) in asked {
                         match member.answered {
@@ -571,12 +572,12 @@ impl Executor {
                         }
                     }
                 }
-                Stage::Running => {
+                LeadStage::Running => {
                     self.say_go_on(core, key);
                     self.say_abort(core, key);
                 }
-                Stage::Ending(_) => self.say_stop(core, key),
-                Stage::Fetching(..) => {}
+                LeadStage::Ending(_) => self.say_stop(core, key),
+                LeadStage::Fetching(..) => {}
             }
         }
     }

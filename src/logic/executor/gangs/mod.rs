@@ -174,7 +174,7 @@ impl Executor {
             return;
         };
         if !(waiting && lead.has_begun()) {
-            self.disband(core, key, lead::End::Dropped);
+            self.disband(core, key, lead::AttemptEnd::Dropped);
         }
     }
 
@@ -182,7 +182,7 @@ impl Executor {
     pub(super) fn leave_gangs(&mut self, core: &mut Core) {
         let led: Vec<_> = self.gangs.led.keys().copied().collect();
         for key in led {
-            self.disband(core, key, lead::End::Back);
+            self.disband(core, key, lead::AttemptEnd::Back);
         }
         let crews: Vec<_> = self.gangs.crews.keys().copied().collect();
         for key in crews {

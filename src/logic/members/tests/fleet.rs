@@ -1,7 +1,7 @@
 //! Members on a made-up network, each on a made-up machine that lets its process run late: nothing
 //! else of a node.
 
-use crate::members::{MembershipChange, SwimOutcome, patience::Tuning, swim::Swim};
+use crate::members::{MembershipChange, SwimOutcome, patience::PatienceTuning, swim::Swim};
 use nodectl_types::{NodeId, Time, membership::Packet};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -11,7 +11,7 @@ use std::{
 
 /// How a machine treats its processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum ScheduledLoad {
     /// Processes run at once.
     Quiet,
     /// Each core has many others to serve: they run after tens of milliseconds, sometimes after
@@ -19,7 +19,7 @@ pub enum Load {
     Starved,
 }
 
-impl Load {
+impl ScheduledLoad {
     /// How long a process waits that has become able to run.
     fn wait(self, rng: &mut StdRng) -> Duration {
         let micros = match (self, rng.random_range(0..10_000)) {
@@ -33,7 +33,7 @@ impl Load {
     }
 }
 
-enum Event {
+enum FleetEvent {
     Arrive {
         from: usize,
         to: usize,
@@ -53,15 +53,15 @@ enum Event {
     },
 }
 
-enum Input {
+enum FleetInput {
     Packet(NodeId, Packet),
     Linked(NodeId),
     Unlinked(NodeId),
 }
 
-struct Machine {
+struct FleetMachine {
     swim: Option<Swim>,
-    inbox: Vec<Input>,
+    inbox: Vec<FleetInput>,
     /// From when its process can run, and waits for its turn; which plan that was: others are void.
     able: Option<Time>,
     plan: u64,
@@ -69,13 +69,13 @@ struct Machine {
     alive: BTreeSet<usize>,
 }
 
-pub struct Fleet {
-    machines: Vec<Machine>,
-    tuning: Tuning,
+pub struct MemberFleet {
+    machines: Vec<FleetMachine>,
+    tuning: PatienceTuning,
     /// Whether nodes notice that they were late.
     pub notices: bool,
-    pub load: Load,
-    queue: BTreeMap<(Time, u64), Event>,
+    pub load: ScheduledLoad,
+    queue: BTreeMap<(Time, u64), FleetEvent>,
     count: u64,
     pub now: Time,
     pub rng: StdRng,
@@ -85,9 +85,9 @@ pub struct Fleet {
     pub packets: u64,
 }
 
-impl Fleet {
+impl MemberFleet {
     /// So many members that know each other.
-    pub fn formed(size: usize, tuning: Tuning, load: Load, seed: u64) -> Self {
+    pub fn formed(size: usize, tuning: PatienceTuning, load: ScheduledLoad, seed: u64) -> Self {
         let mut fleet = Self::silent(size, tuning, seed);
         for node in 0..size {
             fleet.start(node, 1_000_000);
@@ -106,7 +106,7 @@ impl Fleet {
 
     /// Members that begin within so long, each as late as its machine lets it, and are linked to
     /// the first one only.
-    pub fn around_one(size: usize, tuning: Tuning, within: Duration, seed: u64) -> Self {
+    pub fn around_one(size: usize, tuning: PatienceTuning, within: Duration, seed: u64) -> Self {
         let mut fleet = Self::silent(size, tuning, seed);
         for node in 0..size {
             let late = |fleet: &mut Self| within.mul_f64(fleet.rng.random_range(0.0..1.0));
@@ -114,15 +114,15 @@ impl Fleet {
             for (node, peer) in [(0, node), (node, 0)] {
                 let delay = late(&mut fleet);
                 if node != peer {
-                    fleet.after(delay, Event::Linked { node, peer });
+                    fleet.after(delay, FleetEvent::Linked { node, peer });
                 }
             }
         }
         fleet
     }
 
-    fn silent(size: usize, tuning: Tuning, seed: u64) -> Self {
-        let machine = |_| Machine {
+    fn silent(size: usize, tuning: PatienceTuning, seed: u64) -> Self {
+        let machine = |_| FleetMachine {
             swim: None,
             inbox: Vec::new(),
             able: None,
@@ -134,7 +134,7 @@ impl Fleet {
             machines: (0..size).map(machine).collect(),
             tuning,
             notices: true,
-            load: Load::Quiet,
+            load: ScheduledLoad::Quiet,
             queue: BTreeMap::new(),
             count: 0,
             now: Time(1_000_000),
@@ -177,13 +177,19 @@ impl Fleet {
         self.cut.insert((a, b));
         self.cut.insert((b, a));
         for (node, peer) in [(a, b), (b, a)] {
-            self.after(Duration::from_millis(1), Event::Unlinked { node, peer });
+            self.after(
+                Duration::from_millis(1),
+                FleetEvent::Unlinked { node, peer },
+            );
         }
     }
 
     pub fn mend(&mut self) {
         for (a, b) in std::mem::take(&mut self.cut) {
-            self.after(Duration::from_millis(1), Event::Linked { node: a, peer: b });
+            self.after(
+                Duration::from_millis(1),
+                FleetEvent::Linked { node: a, peer: b },
+            );
         }
     }
 
@@ -235,16 +241,18 @@ impl Fleet {
             let ((at, _), event) = entry.remove_entry();
             self.now = at;
             match event {
-                Event::Arrive { from, to, packet } if !self.cut.contains(&(from, to)) => {
-                    self.give(to, Input::Packet(id(from), packet));
+                FleetEvent::Arrive { from, to, packet } if !self.cut.contains(&(from, to)) => {
+                    self.give(to, FleetInput::Packet(id(from), packet));
                 }
-                Event::Arrive { .. } => {}
-                Event::Linked { node, peer } => self.give(node, Input::Linked(id(peer))),
-                Event::Unlinked { node, peer } => self.give(node, Input::Unlinked(id(peer))),
-                Event::Run { node, planned } if self.machines[node].plan == planned => {
+                FleetEvent::Arrive { .. } => {}
+                FleetEvent::Linked { node, peer } => self.give(node, FleetInput::Linked(id(peer))),
+                FleetEvent::Unlinked { node, peer } => {
+                    self.give(node, FleetInput::Unlinked(id(peer)))
+                }
+                FleetEvent::Run { node, planned } if self.machines[node].plan == planned => {
                     self.turn(node)
                 }
-                Event::Run { .. } => {}
+                FleetEvent::Run { .. } => {}
             }
         }
         self.now = end;
@@ -253,11 +261,11 @@ impl Fleet {
     fn link(&mut self, a: usize, b: usize) {
         for (node, peer) in [(a, b), (b, a)] {
             let delay = Duration::from_micros(self.rng.random_range(500..50_000));
-            self.after(delay, Event::Linked { node, peer });
+            self.after(delay, FleetEvent::Linked { node, peer });
         }
     }
 
-    fn give(&mut self, node: usize, input: Input) {
+    fn give(&mut self, node: usize, input: FleetInput) {
         if self.machines[node].swim.is_some() {
             self.machines[node].inbox.push(input);
             self.plan(node, self.now);
@@ -272,7 +280,7 @@ impl Fleet {
             (machine.able, machine.plan) = (Some(from), machine.plan + 1);
             let planned = machine.plan;
             let at = from + self.load.wait(&mut self.rng);
-            self.at(at, Event::Run { node, planned });
+            self.at(at, FleetEvent::Run { node, planned });
         }
     }
 
@@ -291,9 +299,9 @@ impl Fleet {
         }
         for input in machine.inbox.drain(..) {
             match input {
-                Input::Packet(from, packet) => swim.packet(self.now, from, packet, &mut out),
-                Input::Linked(peer) => swim.linked(peer, &mut out),
-                Input::Unlinked(peer) => swim.unlinked(peer),
+                FleetInput::Packet(from, packet) => swim.packet(self.now, from, packet, &mut out),
+                FleetInput::Linked(peer) => swim.linked(peer, &mut out),
+                FleetInput::Unlinked(peer) => swim.unlinked(peer),
             }
         }
         swim.tick(self.now, &mut out);
@@ -312,7 +320,7 @@ impl Fleet {
             let delay = Duration::from_micros(self.rng.random_range(100..600));
             self.after(
                 delay,
-                Event::Arrive {
+                FleetEvent::Arrive {
                     from: node,
                     to: number(to),
                     packet,
@@ -324,11 +332,11 @@ impl Fleet {
         }
     }
 
-    fn after(&mut self, delay: Duration, event: Event) {
+    fn after(&mut self, delay: Duration, event: FleetEvent) {
         self.at(self.now + delay, event);
     }
 
-    fn at(&mut self, time: Time, event: Event) {
+    fn at(&mut self, time: Time, event: FleetEvent) {
         self.count += 1;
         self.queue.insert((time, self.count), event);
     }

@@ -7,21 +7,21 @@
 
 mod fleet;
 
-use super::{Members, news::NewsQueue, patience::Tuning};
-use fleet::{Fleet, Load, id};
+use super::{Members, news::NewsQueue, patience::PatienceTuning};
+use fleet::{MemberFleet, ScheduledLoad, id};
 use nodectl_types::{NodeId, NodeInfo, membership::News};
 use rand::RngExt;
 use std::time::Duration;
 
 /// SWIM as it was before Lifeguard: a suspect has a second, whatever anybody knows of itself.
-const PLAIN: Tuning = Tuning {
+const PLAIN: PatienceTuning = PatienceTuning {
     period: Duration::from_millis(500),
     rtt: Duration::from_millis(200),
     least: Duration::from_secs(1),
     most: 1,
     confirmations: 0,
     slowest: 0,
-    ..Tuning::LIFEGUARD
+    ..PatienceTuning::LIFEGUARD
 };
 
 fn seconds(count: u64) -> Duration {
@@ -30,8 +30,13 @@ fn seconds(count: u64) -> Duration {
 
 /// False deaths in half an hour, and how long it takes then until all have found a machine that has
 /// fallen silent.
-fn half_an_hour(size: usize, tuning: Tuning, load: Load, seed: u64) -> (usize, Duration) {
-    let mut fleet = Fleet::formed(size, tuning, load, seed);
+fn half_an_hour(
+    size: usize,
+    tuning: PatienceTuning,
+    load: ScheduledLoad,
+    seed: u64,
+) -> (usize, Duration) {
+    let mut fleet = MemberFleet::formed(size, tuning, load, seed);
     fleet.notices = tuning.slowest > 0;
     fleet.run(seconds(30 * 60));
     let falsely = fleet.false_deaths();
@@ -49,12 +54,13 @@ fn half_an_hour(size: usize, tuning: Tuning, load: Load, seed: u64) -> (usize, D
 #[test]
 fn starved_nodes_are_not_taken_for_dead_and_silent_ones_are_found() {
     let without: usize = (0..2)
-        .map(|seed| half_an_hour(8, PLAIN, Load::Starved, seed).0)
+        .map(|seed| half_an_hour(8, PLAIN, ScheduledLoad::Starved, seed).0)
         .sum();
     assert!(without > 100, "such machines are what Lifeguard is for");
     let mut times = Vec::new();
     for seed in 0..9 {
-        let (falsely, found) = half_an_hour(8, Tuning::LIFEGUARD, Load::Starved, seed);
+        let (falsely, found) =
+            half_an_hour(8, PatienceTuning::LIFEGUARD, ScheduledLoad::Starved, seed);
         assert_eq!(falsely, 0, "seed {seed}");
         times.push(found);
     }
@@ -75,7 +81,8 @@ fn on_quiet_machines_a_silent_one_is_found_within_three_seconds() {
         (100, 1, 5.0),
     ] {
         for seed in 0..seeds {
-            let mut fleet = Fleet::formed(size, Tuning::LIFEGUARD, Load::Quiet, seed);
+            let mut fleet =
+                MemberFleet::formed(size, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, seed);
             fleet.run(seconds(10));
             let since = fleet.now;
             fleet.fall_silent(0);
@@ -96,7 +103,8 @@ fn a_node_that_was_cut_off_and_falls_silent_soon_after_is_found_as_soon_as_other
         .into_iter()
         .flat_map(|size| (0..20).map(move |seed| (size, seed)))
     {
-        let mut fleet = Fleet::formed(size, Tuning::LIFEGUARD, Load::Quiet, seed);
+        let mut fleet =
+            MemberFleet::formed(size, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, seed);
         (1..size).for_each(|other| fleet.cut(0, other));
         fleet.run(seconds(10));
         fleet.mend();
@@ -113,7 +121,8 @@ fn a_node_that_was_cut_off_and_falls_silent_soon_after_is_found_as_soon_as_other
 #[test]
 fn who_stood_still_finds_nobody_dead_and_comes_back() {
     for seed in 0..20 {
-        let mut fleet = Fleet::formed(6, Tuning::LIFEGUARD, Load::Quiet, seed);
+        let mut fleet =
+            MemberFleet::formed(6, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, seed);
         fleet.freeze(0, seconds(6));
         fleet.run(seconds(6));
         assert!(
@@ -136,7 +145,8 @@ fn who_stood_still_finds_nobody_dead_and_comes_back() {
 #[test]
 fn nodes_that_stand_still_again_and_again_find_the_dead_all_the_same() {
     for seed in 0..10 {
-        let mut fleet = Fleet::formed(3, Tuning::LIFEGUARD, Load::Quiet, seed);
+        let mut fleet =
+            MemberFleet::formed(3, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, seed);
         let since = fleet.now;
         fleet.fall_silent(2);
         for round in 0..20 {
@@ -154,7 +164,8 @@ fn nodes_that_stand_still_again_and_again_find_the_dead_all_the_same() {
 #[test]
 fn a_short_standstill_is_forgiven() {
     for seed in 0..20 {
-        let mut fleet = Fleet::formed(4, Tuning::LIFEGUARD, Load::Quiet, seed);
+        let mut fleet =
+            MemberFleet::formed(4, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, seed);
         for round in 0..40 {
             fleet.freeze(round % 4, Duration::from_millis(1200));
             fleet.run(seconds(4));
@@ -171,7 +182,7 @@ fn who_is_linked_to_one_member_only_hears_of_all() {
         .flat_map(|size| (0..200).map(move |seed| (size, seed)))
     {
         let within = Duration::from_millis(500);
-        let mut fleet = Fleet::around_one(size, Tuning::LIFEGUARD, within, seed);
+        let mut fleet = MemberFleet::around_one(size, PatienceTuning::LIFEGUARD, within, seed);
         fleet.run(seconds(5));
         assert_eq!(fleet.strangers(), [], "{size} nodes, seed {seed}");
     }
@@ -185,7 +196,7 @@ fn around_one_member_all_find_each_other_again() {
         .flat_map(|size| (0..60).map(move |seed| (size, seed)))
     {
         let within = Duration::from_millis(500);
-        let mut fleet = Fleet::around_one(size, Tuning::LIFEGUARD, within, seed);
+        let mut fleet = MemberFleet::around_one(size, PatienceTuning::LIFEGUARD, within, seed);
         fleet.run(seconds(5));
         for _ in 0..4 {
             let node = fleet.rng.random_range(1..size);
@@ -203,7 +214,7 @@ fn around_one_member_all_find_each_other_again() {
 
 #[test]
 fn a_tenth_of_many_is_lost_at_once() {
-    let mut fleet = Fleet::formed(100, Tuning::LIFEGUARD, Load::Quiet, 1);
+    let mut fleet = MemberFleet::formed(100, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, 1);
     let since = fleet.now;
     (0..10).for_each(|node| fleet.fall_silent(node));
     fleet.run(seconds(20));
@@ -221,7 +232,7 @@ fn a_tenth_of_many_is_lost_at_once() {
 
 #[test]
 fn halves_of_a_split_cluster_find_each_other_again() {
-    let mut fleet = Fleet::formed(8, Tuning::LIFEGUARD, Load::Quiet, 3);
+    let mut fleet = MemberFleet::formed(8, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, 3);
     (0..4).for_each(|a| (4..8).for_each(|b| fleet.cut(a, b)));
     fleet.run(seconds(20));
     assert!((0..8).all(|a| (0..8).all(|b| a == b || fleet.sees(a, b) == ((a < 4) == (b < 4)))));
@@ -233,7 +244,8 @@ fn halves_of_a_split_cluster_find_each_other_again() {
 #[test]
 fn who_comes_back_from_a_cut_makes_nobody_believe_that_the_others_are_dead() {
     for seed in 0..20 {
-        let mut fleet = Fleet::formed(6, Tuning::LIFEGUARD, Load::Quiet, seed);
+        let mut fleet =
+            MemberFleet::formed(6, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, seed);
         (1..6).for_each(|other| fleet.cut(0, other));
         fleet.run(seconds(40));
         assert!((1..6).all(|other| !fleet.sees(0, other)), "seed {seed}");
@@ -251,7 +263,7 @@ fn who_comes_back_from_a_cut_makes_nobody_believe_that_the_others_are_dead() {
 
 #[test]
 fn who_is_cut_off_from_one_member_only_is_no_suspect() {
-    let mut fleet = Fleet::formed(5, Tuning::LIFEGUARD, Load::Quiet, 3);
+    let mut fleet = MemberFleet::formed(5, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, 3);
     fleet.cut(0, 1);
     fleet.run(seconds(120));
     assert_eq!(fleet.deaths, []);
@@ -259,7 +271,7 @@ fn who_is_cut_off_from_one_member_only_is_no_suspect() {
 
 #[test]
 fn a_node_that_starts_with_an_older_number_than_it_had_is_heard() {
-    let mut fleet = Fleet::formed(4, Tuning::LIFEGUARD, Load::Quiet, 3);
+    let mut fleet = MemberFleet::formed(4, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, 3);
     fleet.fall_silent(0);
     fleet.run(seconds(6));
     fleet.start(0, 5);
@@ -273,12 +285,12 @@ fn a_node_that_starts_with_an_older_number_than_it_had_is_heard() {
 
 #[test]
 fn members_that_have_nothing_to_tell_ask_and_answer_only() {
-    let mut fleet = Fleet::formed(50, Tuning::LIFEGUARD, Load::Quiet, 3);
+    let mut fleet = MemberFleet::formed(50, PatienceTuning::LIFEGUARD, ScheduledLoad::Quiet, 3);
     fleet.run(seconds(30));
     let before = fleet.packets;
     fleet.run(seconds(60));
     let sent = (fleet.packets - before) as f64 / 50.0 / 60.0;
-    let expected = 2.0 / Tuning::LIFEGUARD.period.as_secs_f64();
+    let expected = 2.0 / PatienceTuning::LIFEGUARD.period.as_secs_f64();
     assert!(
         (sent - expected).abs() < 0.2,
         "a ping and an answer each period, not {sent} packets a second"
@@ -287,7 +299,7 @@ fn members_that_have_nothing_to_tell_ask_and_answer_only() {
 
 #[test]
 fn a_suspicion_that_others_confirm_ends_sooner_and_slow_nodes_wait_longer() {
-    let tuning = Tuning::LIFEGUARD;
+    let tuning = PatienceTuning::LIFEGUARD;
     let confirmed: Vec<_> = (0..=4).map(|count| tuning.suspicion(8, count, 0)).collect();
     assert!(
         confirmed.windows(2).all(|pair| pair[0] >= pair[1]),

@@ -41,7 +41,7 @@ struct CableState {
 }
 
 /// One end: reads from one direction, writes to the other.
-pub struct End {
+pub struct CableEnd {
     cable: Arc<Mutex<CableState>>,
     reads: usize,
 }
@@ -50,7 +50,11 @@ pub struct End {
 pub struct Cable(Arc<Mutex<CableState>>);
 
 impl Cable {
-    pub fn new(room: usize, breaks: Option<(usize, Break)>, random: StdRng) -> (Self, End, End) {
+    pub fn new(
+        room: usize,
+        breaks: Option<(usize, Break)>,
+        random: StdRng,
+    ) -> (Self, CableEnd, CableEnd) {
         let direction = || Direction {
             bytes: VecDeque::new(),
             room,
@@ -66,7 +70,7 @@ impl Cable {
             breaks,
             broken: None,
         }));
-        let end = |reads| End {
+        let end = |reads| CableEnd {
             cable: cable.clone(),
             reads,
         };
@@ -120,13 +124,13 @@ impl CableState {
     }
 }
 
-impl End {
+impl CableEnd {
     fn cable(&self) -> MutexGuard<'_, CableState> {
         self.cable.lock().unwrap()
     }
 }
 
-impl Drop for End {
+impl Drop for CableEnd {
     fn drop(&mut self) {
         let writes = 1 - self.reads;
         let mut cable = self.cable();
@@ -147,7 +151,7 @@ fn again(context: &Context<'_>) -> Poll<io::Result<usize>> {
     Poll::Pending
 }
 
-impl AsyncRead for End {
+impl AsyncRead for CableEnd {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -181,7 +185,7 @@ impl AsyncRead for End {
     }
 }
 
-impl AsyncWrite for End {
+impl AsyncWrite for CableEnd {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -5,7 +5,7 @@
 use super::{
     super::shared::{DriverInput, SwarmShared},
     Handle, SessionOpening,
-    cable::{Break, Cable, End},
+    cable::{Break, Cable, CableEnd},
     run,
 };
 use crate::{
@@ -50,7 +50,7 @@ struct Side {
 }
 
 impl Side {
-    fn start(number: u8, end: End, versions: Versions, room: usize) -> Self {
+    fn start(number: u8, end: CableEnd, versions: Versions, room: usize) -> Self {
         let (local, peer) = (NodeId([number; 32]), NodeId([3 - number; 32]));
         let (to_node, events) = mpsc::channel(room);
         let (to_driver, driver) = mpsc::channel(room);
@@ -160,7 +160,7 @@ fn versions(random: &mut StdRng) -> Versions {
 }
 
 /// The cable, and how it breaks in half of the runs.
-fn cable(random: &mut StdRng) -> (Cable, End, End) {
+fn cable(random: &mut StdRng) -> (Cable, CableEnd, CableEnd) {
     let kind = if random.random_bool(0.5) {
         Break::Reset
     } else {

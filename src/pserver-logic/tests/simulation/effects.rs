@@ -200,7 +200,7 @@ impl Simulation {
     }
 }
 
-impl Node {
+impl SimulatedNode {
     /// What goes with a message.
     fn bytes_of(&mut self, payload: Payload) -> Bytes {
         match payload {

@@ -121,7 +121,7 @@ impl Simulation {
     /// Of a worker that runs twice the older process ends in a while, and all of one whose task has
     /// succeeded.
     pub(super) fn stop_surplus(&mut self) {
-        let all = |node: (&NodeId, &Node)| {
+        let all = |node: (&NodeId, &SimulatedNode)| {
             let lives = node
                 .1
                 .workers
@@ -216,7 +216,7 @@ impl Simulation {
     pub fn restart_workers(&mut self) {
         let Some(at) = self.hung.take() else { return };
         let node = self.nodes.get_mut(&at).unwrap();
-        for (worker, Script { life, .. }) in std::mem::take(&mut node.workers) {
+        for (worker, WorkerScript { life, .. }) in std::mem::take(&mut node.workers) {
             self.give(at, GroupInput::Left { worker, life }, Bytes::None);
             self.add_worker(at, worker);
         }

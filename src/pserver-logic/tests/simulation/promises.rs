@@ -14,14 +14,14 @@ use crate::tests::disk::Checkpoint;
 use std::collections::btree_map::Entry;
 
 /// Updates that were read, and by which nodes.
-type Seen = (Arc<BTreeSet<Update>>, BTreeSet<NodeId>);
+type SeenUpdates = (Arc<BTreeSet<Update>>, BTreeSet<NodeId>);
 
 #[derive(Default)]
 pub struct Promises {
     /// Clock by clock what synchronous readers saw, in each course, and on which nodes.
-    seen: BTreeMap<(usize, Clock), Seen>,
+    seen: BTreeMap<(usize, Clock), SeenUpdates>,
     /// The longest content of each block that anybody on a node read.
-    logs: BTreeMap<(usize, Block, NodeId), Content>,
+    logs: BTreeMap<(usize, Block, NodeId), BlockContent>,
     /// How much was ever applied to each block.
     applied: BTreeMap<(usize, Block), Clock>,
     /// The clock at which each course began, and the newest in which some node has gone on.
@@ -44,10 +44,10 @@ pub struct Promises {
 }
 
 impl Promises {
-    pub(super) fn begun_anew(&mut self) -> Content {
+    pub(super) fn begun_anew(&mut self) -> BlockContent {
         self.reached.clear();
         self.courses.push(0);
-        Content {
+        BlockContent {
             course: self.courses.len() - 1,
             updates: Vec::new(),
         }
@@ -329,7 +329,13 @@ impl Simulation {
     }
 
     /// Where clocks count as a whole: each is the same to all readers, and has each worker once.
-    fn check_synchronous(&mut self, at: NodeId, worker: Worker, block: Block, content: &Content) {
+    fn check_synchronous(
+        &mut self,
+        at: NodeId,
+        worker: Worker,
+        block: Block,
+        content: &BlockContent,
+    ) {
         for (k, updates) in content.updates.iter().enumerate() {
             match self.promises.seen.entry((content.course, k as u64)) {
                 Entry::Vacant(place) => {
@@ -370,7 +376,7 @@ impl Simulation {
         );
         if self.settings.divided {
             // In order, each begins where the one before ends.
-            let mut parts: Vec<Part> = updates.iter().map(|(.., part)| *part).collect();
+            let mut parts: Vec<ValueRange> = updates.iter().map(|(.., part)| *part).collect();
             parts.sort_unstable();
             let whole = parts.iter().try_fold(0, |at, (begin, end, total)| {
                 (*begin == at && *total == parts[0].2).then_some(*end)
@@ -389,7 +395,7 @@ impl Simulation {
         at: NodeId,
         worker: Worker,
         block: Block,
-        content: &Content,
+        content: &BlockContent,
         clock: Clock,
     ) {
         let script = &self.nodes[&at].workers[&worker];
@@ -427,7 +433,7 @@ impl Simulation {
     }
 
     /// All readers see a block's updates in the same order.
-    fn check_order(&mut self, at: NodeId, block: Block, content: Content) {
+    fn check_order(&mut self, at: NodeId, block: Block, content: BlockContent) {
         let of_block =
             (content.course, block, NodeId([0; 32]))..=(content.course, block, NodeId([255; 32]));
         for (_, log) in self.promises.logs.range(of_block) {

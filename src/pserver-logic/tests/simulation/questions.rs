@@ -71,7 +71,7 @@ impl Simulation {
 
     /// What every node is at, for whoever looks why nothing goes on.
     pub(super) fn states(&self) -> String {
-        let state = |(id, node): (&NodeId, &Node)| {
+        let state = |(id, node): (&NodeId, &SimulatedNode)| {
             let group = &node.group;
             let (id, promised, view, base) = (
                 id.short(),

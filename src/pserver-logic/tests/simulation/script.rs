@@ -236,6 +236,6 @@ impl Simulation {
     }
 }
 
-fn part_of(share: Share) -> Part {
+fn part_of(share: Share) -> ValueRange {
     (share.part.begin, share.part.end, share.part.total)
 }

@@ -101,7 +101,7 @@ impl Simulation {
             finished: 0,
             merges: [0; 2],
             refused: 0,
-            disk: Disk::default(),
+            disk: CheckpointDisks::default(),
             sought: Vec::new(),
             done: Vec::new(),
         }
@@ -141,7 +141,7 @@ impl Simulation {
         let group = Group::new(config);
         self.nodes.insert(
             me,
-            Node {
+            SimulatedNode {
                 group,
                 blocks: Default::default(),
                 sums: Default::default(),
@@ -162,7 +162,7 @@ impl Simulation {
     pub(super) fn add_worker(&mut self, node: NodeId, worker: Worker) {
         let life = self.next_life;
         self.next_life += 1;
-        let script = Script {
+        let script = WorkerScript {
             life,
             clock: None,
             began: 0,

@@ -5,7 +5,7 @@
 use super::{story::SOMETIMES, *};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum StormFault {
     Break,
     Die,
     /// Once views change, or blocks are on their way.
@@ -27,24 +27,24 @@ enum Kind {
     Wall,
 }
 
-const KINDS: [Kind; 17] = [
-    Kind::Break,
-    Kind::Die,
-    Kind::DieInChange,
-    Kind::DieInMove,
-    Kind::DieLeading,
-    Kind::DieUnseen,
-    Kind::Return,
-    Kind::Catastrophe,
-    Kind::WorkerDies,
-    Kind::WorkerTwice,
-    Kind::Join,
-    Kind::Part,
-    Kind::PartPairs,
-    Kind::Heal,
-    Kind::OneWay,
-    Kind::Stall,
-    Kind::Wall,
+const KINDS: [StormFault; 17] = [
+    StormFault::Break,
+    StormFault::Die,
+    StormFault::DieInChange,
+    StormFault::DieInMove,
+    StormFault::DieLeading,
+    StormFault::DieUnseen,
+    StormFault::Return,
+    StormFault::Catastrophe,
+    StormFault::WorkerDies,
+    StormFault::WorkerTwice,
+    StormFault::Join,
+    StormFault::Part,
+    StormFault::PartPairs,
+    StormFault::Heal,
+    StormFault::OneWay,
+    StormFault::Stall,
+    StormFault::Wall,
 ];
 /// Nodes of a group, those that join included.
 const MOST_NODES: usize = 12;
@@ -61,7 +61,7 @@ pub struct Storm {
     nodes: u32,
     rounds: u64,
     barriers: Option<u64>,
-    faults: Vec<(u32, Kind, u64)>,
+    faults: Vec<(u32, StormFault, u64)>,
     never_heals: bool,
 }
 
@@ -111,13 +111,13 @@ impl Storm {
         let barriers = [None, None, Some(1), Some(2), Some(100)];
         let barriers = pick(&mut random, &barriers).unwrap();
         // Some kinds only: what is always there hides what is rare.
-        let mut kinds: Vec<Kind> = KINDS
+        let mut kinds: Vec<StormFault> = KINDS
             .into_iter()
             .filter(|_| random.random_range(0..4) == 0)
             .collect();
         let count = random.random_range(0..if kinds.is_empty() { 1 } else { 16 });
-        kinds.push(Kind::Heal);
-        let mut faults: Vec<(u32, Kind, u64)> = (0..count)
+        kinds.push(StormFault::Heal);
+        let mut faults: Vec<(u32, StormFault, u64)> = (0..count)
             .map(|_| {
                 (
                     random.random_range(0..STORM),
@@ -326,10 +326,10 @@ pub fn table(counts: &BTreeMap<&'static str, u64>) -> (String, Vec<&'static str>
 }
 
 impl Simulation {
-    fn is_moment_for(&self, kind: Kind) -> bool {
+    fn is_moment_for(&self, kind: StormFault) -> bool {
         match kind {
-            Kind::DieInChange => self.is_changing(),
-            Kind::DieInMove => self.wires.has_states(),
+            StormFault::DieInChange => self.is_changing(),
+            StormFault::DieInMove => self.wires.has_states(),
             _ => true,
         }
     }
@@ -349,45 +349,45 @@ impl Simulation {
     }
 
     /// Returns nothing where there is nothing to strike.
-    fn strike(&mut self, kind: Kind, random: &mut StdRng) -> Option<()> {
+    fn strike(&mut self, kind: StormFault, random: &mut StdRng) -> Option<()> {
         self.story.say(self.steps, || format!("--- {kind:?}"));
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         let one = pick(random, &nodes)?;
         match kind {
-            Kind::Break => {
+            StormFault::Break => {
                 let whole = self.wires.whole();
                 let link = pick(random, &whole)?;
                 self.break_link(link);
             }
-            Kind::Die
-            | Kind::DieInChange
-            | Kind::DieInMove
-            | Kind::DieLeading
-            | Kind::DieUnseen
+            StormFault::Die
+            | StormFault::DieInChange
+            | StormFault::DieInMove
+            | StormFault::DieLeading
+            | StormFault::DieUnseen
                 if nodes.len() > 1 =>
             {
                 let leader = self.nodes[&one].group.view().epoch.by;
-                let dies = if kind == Kind::DieLeading && nodes.contains(&leader) {
+                let dies = if kind == StormFault::DieLeading && nodes.contains(&leader) {
                     leader
                 } else {
                     one
                 };
-                self.strike_dead(dies, kind == Kind::DieUnseen, random);
+                self.strike_dead(dies, kind == StormFault::DieUnseen, random);
             }
-            Kind::Return => self.strike_several(&[one], random),
-            Kind::Catastrophe => {
+            StormFault::Return => self.strike_several(&[one], random),
+            StormFault::Catastrophe => {
                 let count = random.random_range(2..5).min(nodes.len());
                 self.story.count("several nodes died at once");
                 self.strike_several(&nodes[..count], random);
             }
-            Kind::WorkerDies => self.strike_worker(one, random)?,
-            Kind::WorkerTwice => self.run_twice(one, &nodes, random)?,
-            Kind::Join if nodes.len() < MOST_NODES => {
+            StormFault::WorkerDies => self.strike_worker(one, random)?,
+            StormFault::WorkerTwice => self.run_twice(one, &nodes, random)?,
+            StormFault::Join if nodes.len() < MOST_NODES => {
                 let me = NodeId(random.random());
                 self.add_node(me);
             }
-            Kind::Part => self.strike_sides(nodes, random),
-            Kind::PartPairs => {
+            StormFault::Part => self.strike_sides(nodes, random),
+            StormFault::PartPairs => {
                 let pairs = nodes
                     .iter()
                     .flat_map(|a| nodes.iter().filter(move |b| a < *b).map(move |b| (*a, *b)));
@@ -395,8 +395,8 @@ impl Simulation {
                 self.story.count("some pairs were cut and no sides");
                 self.cut_who_met(pairs);
             }
-            Kind::Heal => self.heal(),
-            Kind::OneWay => {
+            StormFault::Heal => self.heal(),
+            StormFault::OneWay => {
                 let (from, to) = pick(random, &self.wires.whole())?;
                 let direction = if random.random_range(0..2) == 0 {
                     (from, to)
@@ -406,8 +406,8 @@ impl Simulation {
                 self.story.count("one direction fell silent");
                 self.wires.silent.insert(direction);
             }
-            Kind::Stall => self.stall(one, random),
-            Kind::Wall => self.refuse(random),
+            StormFault::Stall => self.stall(one, random),
+            StormFault::Wall => self.refuse(random),
             _ => {}
         }
         Some(())

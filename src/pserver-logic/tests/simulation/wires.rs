@@ -3,17 +3,17 @@
 
 use super::*;
 
-type Link = (NodeId, NodeId);
+type NodePair = (NodeId, NodeId);
 
 /// What is sent about blocks has streams of its own, by whether it is of a block's primary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Lane {
+enum BlockStream {
     Said,
     OfPrimary(Block),
     ForPrimary(Block),
 }
 
-struct Frame {
+struct WireFrame {
     /// So many messages about no block went before it.
     after: usize,
     message: ServerMessage,
@@ -22,13 +22,13 @@ struct Frame {
 
 #[derive(Default)]
 pub struct Wires {
-    wires: BTreeMap<(NodeId, NodeId, Lane), VecDeque<Frame>>,
+    wires: BTreeMap<(NodeId, NodeId, BlockStream), VecDeque<WireFrame>>,
     /// How many messages about no block were sent, and how many of them have come.
     said: BTreeMap<(NodeId, NodeId), (usize, usize)>,
     /// Connections, and which ends have not noticed yet that they broke.
-    links: BTreeMap<Link, BTreeSet<NodeId>>,
+    links: BTreeMap<NodePair, BTreeSet<NodeId>>,
     /// Of these, those that a kernel closed when its process was killed.
-    closed: BTreeSet<Link>,
+    closed: BTreeSet<NodePair>,
     /// Directions in which nothing comes for a while.
     pub silent: BTreeSet<(NodeId, NodeId)>,
 }
@@ -44,17 +44,17 @@ impl Wires {
             return;
         }
         let lane = match message.block() {
-            None => Lane::Said,
-            Some(block) if message.is_of_primary() => Lane::OfPrimary(block % 2),
-            Some(block) => Lane::ForPrimary(block % 3),
+            None => BlockStream::Said,
+            Some(block) if message.is_of_primary() => BlockStream::OfPrimary(block % 2),
+            Some(block) => BlockStream::ForPrimary(block % 3),
         };
         let said = self.said.entry((from, to)).or_default();
         let after = said.0;
-        said.0 += usize::from(lane == Lane::Said);
+        said.0 += usize::from(lane == BlockStream::Said);
         self.wires
             .entry((from, to, lane))
             .or_default()
-            .push_back(Frame {
+            .push_back(WireFrame {
                 after,
                 message,
                 bytes,
@@ -74,13 +74,14 @@ impl Wires {
                 .get(&(from, to))
                 .is_some_and(|(_, heard)| *heard >= after)
         };
-        let may_come = |(from, to, lane): &(NodeId, NodeId, Lane), wire: &VecDeque<Frame>| {
+        let may_come = |(from, to, lane): &(NodeId, NodeId, BlockStream),
+                        wire: &VecDeque<WireFrame>| {
             let first = wire.front()?;
             if stalled.contains(to) || self.silent.contains(&(*from, *to)) {
                 return None;
             }
             let is_next = !is_held(&first.message)
-                && (*lane == Lane::Said || has_come(*from, *to, first.after));
+                && (*lane == BlockStream::Said || has_come(*from, *to, first.after));
             is_next.then_some((*from, *to, *lane))
         };
         let full: Vec<_> = self
@@ -90,11 +91,11 @@ impl Wires {
             .collect();
         let (from, to, lane) = pick(random, &full)?;
         let wire = self.wires.get_mut(&(from, to, lane))?;
-        let Frame { message, bytes, .. } = wire.pop_front()?;
+        let WireFrame { message, bytes, .. } = wire.pop_front()?;
         if wire.is_empty() {
             self.wires.remove(&(from, to, lane));
         }
-        if lane == Lane::Said {
+        if lane == BlockStream::Said {
             self.said.entry((from, to)).or_default().1 += 1;
         }
         Some((from, to, message, bytes))
@@ -102,17 +103,17 @@ impl Wires {
 
     /// Whether blocks are on their way to nodes that shall keep them.
     pub(super) fn has_states(&self) -> bool {
-        let is_state = |frame: &Frame| is_state(&frame.message);
+        let is_state = |frame: &WireFrame| is_state(&frame.message);
         self.wires
             .values()
             .any(|frames| frames.iter().any(is_state))
     }
 
-    pub(super) fn is_up(&self, link: Link) -> bool {
+    pub(super) fn is_up(&self, link: NodePair) -> bool {
         self.links.contains_key(&link)
     }
 
-    pub(super) fn connect(&mut self, link: Link) {
+    pub(super) fn connect(&mut self, link: NodePair) {
         self.links.insert(link, BTreeSet::new());
         self.closed.remove(&link);
         self.silent.retain(|(from, to)| pair(*from, *to) != link);
@@ -121,16 +122,16 @@ impl Wires {
     }
 
     /// A connection breaks; these ends are still to notice.
-    pub(super) fn break_link(&mut self, link: Link, ends: BTreeSet<NodeId>) {
+    pub(super) fn break_link(&mut self, link: NodePair, ends: BTreeSet<NodeId>) {
         self.links.insert(link, ends);
     }
 
-    pub(super) fn is_whole(&self, link: Link) -> bool {
+    pub(super) fn is_whole(&self, link: NodePair) -> bool {
         self.links.get(&link).is_some_and(BTreeSet::is_empty)
     }
 
     /// Connections that are whole.
-    pub(super) fn whole(&self) -> Vec<Link> {
+    pub(super) fn whole(&self) -> Vec<NodePair> {
         self.links
             .iter()
             .filter(|(_, ends)| ends.is_empty())
@@ -139,14 +140,14 @@ impl Wires {
     }
 
     /// Whether an end has not noticed that the connection broke.
-    pub(super) fn awaits(&self, link: Link, end: NodeId) -> bool {
+    pub(super) fn awaits(&self, link: NodePair, end: NodeId) -> bool {
         self.links
             .get(&link)
             .is_some_and(|ends| ends.contains(&end))
     }
 
     /// One of those that broke, and an end that has not noticed it.
-    pub(super) fn broken(&self, random: &mut StdRng) -> Option<(Link, NodeId)> {
+    pub(super) fn broken(&self, random: &mut StdRng) -> Option<(NodePair, NodeId)> {
         let broken: Vec<_> = self
             .links
             .iter()
@@ -156,17 +157,21 @@ impl Wires {
     }
 
     /// Where a kernel closed a connection, an end hears first what was said before.
-    pub(super) fn last_words(&mut self, link: Link, end: NodeId) -> Vec<(NodeId, ServerMessage)> {
+    pub(super) fn last_words(
+        &mut self,
+        link: NodePair,
+        end: NodeId,
+    ) -> Vec<(NodeId, ServerMessage)> {
         let from = if link.0 == end { link.1 } else { link.0 };
         let was_closed = self.closed.contains(&link) && self.awaits(link, end);
-        let said = was_closed.then(|| self.wires.remove(&(from, end, Lane::Said)));
+        let said = was_closed.then(|| self.wires.remove(&(from, end, BlockStream::Said)));
         let said = said.flatten().into_iter().flatten();
         said.map(|frame| (from, frame.message)).collect()
     }
 
     /// An end notices: nothing more comes to it. Returns the other, and whether its kernel closed
     /// the connection.
-    pub(super) fn notice(&mut self, link: Link, end: NodeId) -> (NodeId, bool) {
+    pub(super) fn notice(&mut self, link: NodePair, end: NodeId) -> (NodeId, bool) {
         let other = if link.0 == end { link.1 } else { link.0 };
         let ends = self.links.get_mut(&link).expect("it broke");
         ends.remove(&end);

@@ -53,18 +53,18 @@ enum FileChange {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum DiskEntry {
     File(usize),
     Dir,
 }
 
 /// Names that come and go together: renaming is one change.
-type NameChange = Vec<(String, Option<Entry>)>;
+type NameChange = Vec<(String, Option<DiskEntry>)>;
 
 #[derive(Clone, Default)]
 struct DirState {
-    names: BTreeMap<String, Entry>,
-    synced: BTreeMap<String, Entry>,
+    names: BTreeMap<String, DiskEntry>,
+    synced: BTreeMap<String, DiskEntry>,
     since: Vec<NameChange>,
 }
 
@@ -117,7 +117,7 @@ impl DirState {
     }
 }
 
-fn apply(names: &mut BTreeMap<String, Entry>, change: &NameChange) {
+fn apply(names: &mut BTreeMap<String, DiskEntry>, change: &NameChange) {
     for (name, entry) in change {
         match entry {
             Some(entry) => names.insert(name.clone(), *entry),
@@ -187,7 +187,7 @@ impl MemoryDisk {
             let Some(parent) = path.parent().and_then(|parent| lasted.get(parent)) else {
                 return true;
             };
-            parent.names.get(&name_of(path)) == Some(&Entry::Dir)
+            parent.names.get(&name_of(path)) == Some(&DiskEntry::Dir)
         });
         Self::of(files, dirs, random)
     }
@@ -228,7 +228,7 @@ impl DiskState {
         self.dir(path.parent().expect("all paths here have one"))
     }
 
-    fn entry(&mut self, path: &Path) -> io::Result<Entry> {
+    fn entry(&mut self, path: &Path) -> io::Result<DiskEntry> {
         let name = name_of(path);
         self.parent(path)?
             .names
@@ -255,12 +255,12 @@ impl Disk for MemoryDisk {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.operate()?;
         let number = match state.entry(path) {
-            Ok(Entry::File(number)) => number,
-            Ok(Entry::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
+            Ok(DiskEntry::File(number)) => number,
+            Ok(DiskEntry::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
             Err(error) if mode != Mode::New => return Err(error),
             Err(_) => {
                 let number = state.files.len();
-                let change = vec![(name_of(path), Some(Entry::File(number)))];
+                let change = vec![(name_of(path), Some(DiskEntry::File(number)))];
                 state.parent(path)?.change(change);
                 state.files.push(FileState::default());
                 number
@@ -277,7 +277,7 @@ impl Disk for MemoryDisk {
         if state.dirs.contains_key(path) {
             return Ok(false);
         }
-        let change = vec![(name_of(path), Some(Entry::Dir))];
+        let change = vec![(name_of(path), Some(DiskEntry::Dir))];
         state.parent(path)?.change(change);
         state.dirs.insert(path.to_path_buf(), DirState::default());
         Ok(true)

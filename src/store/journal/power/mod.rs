@@ -31,7 +31,7 @@ fn root() -> &'static Path {
 
 /// What was appended, and which of that was reported as written.
 #[derive(Default)]
-struct History {
+struct AppendHistory {
     attempts: u32,
     appended: BTreeMap<JobId, Vec<Record>>,
     written: BTreeMap<JobId, Vec<Record>>,
@@ -51,7 +51,7 @@ struct Life {
 
 impl Life {
     /// Starts; `None` if the power goes meanwhile.
-    fn start(disk: &MemoryDisk, history: &History) -> Option<Self> {
+    fn start(disk: &MemoryDisk, history: &AppendHistory) -> Option<Self> {
         let (node, events) = handle();
         let (store, writer) =
             JournalStore::without_threads(root().into(), Arc::new(disk.clone()), node);
@@ -78,7 +78,7 @@ impl Life {
     }
 
     /// Appends some records to some jobs, as a node would: the specification first.
-    fn append(&mut self, history: &mut History, random: &mut StdRng) {
+    fn append(&mut self, history: &mut AppendHistory, random: &mut StdRng) {
         for _ in 0..random.random_range(1..=3) {
             let job = JobId(random.random_range(0..JOBS));
             let begins = !self.begun.contains(&job);
@@ -96,7 +96,7 @@ impl Life {
     }
 
     /// Lets the writer write what waits, and hears what it reports.
-    fn write(&mut self, history: &mut History) -> usize {
+    fn write(&mut self, history: &mut AppendHistory) -> usize {
         assert!(self.writer.turn());
         let mut failed = 0;
         while let Ok(event) = self.events.try_recv() {
@@ -120,7 +120,7 @@ impl Life {
     }
 }
 
-impl History {
+impl AppendHistory {
     fn check(&self, found: &BTreeMap<JobId, Vec<Record>>) {
         for (job, written) in &self.written {
             for record in written {
@@ -190,7 +190,7 @@ fn rates(random: &mut StdRng) -> FaultRates {
 fn run(seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut disk = MemoryDisk::new(root(), random.random());
-    let mut history = History::default();
+    let mut history = AppendHistory::default();
     for _ in 0..random.random_range(1..=LIVES) {
         if random.random_bool(0.8) {
             disk.set_power(Some(random.random_range(1..OPERATIONS)));
