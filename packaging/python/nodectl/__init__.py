@@ -23,7 +23,7 @@ It works on this machine alone, and uses the whole cluster where this machine is
 import importlib
 from typing import TYPE_CHECKING
 
-from ._errors import KernelError, NodeError, PoolBroken, PoolError, RemoteError, RemoteTraceback, UpdateFailed, WorkerLost
+from ._errors import KernelError, NodeError, PoolError, RemoteError, RemoteTraceback, UpdateFailed
 from ._node import DEFAULT_PORT, VERSION
 from .cluster import is_client_running, is_server_running, start_head_node, start_node, start_redis, start_server
 from .worker import WorkerInterface
@@ -31,7 +31,14 @@ from .worker import WorkerInterface
 if TYPE_CHECKING:
     from . import dask as dask, ewoks as ewoks, futures as futures, jax as jax, joblib as joblib, notebook as notebook
     from . import optuna as optuna, params as params, parsl as parsl, submitit as submitit, torch as torch
+    from ._broken import PoolBroken, WorkerLost
+    from ._kernel import kernel
+    from .executor import Executor
+    from .functions import FunctionPool
+    from .futures import remote
+    from .graph import Graph
     from .job import Job, submit
+    from .log import Log
     from .pool import Pool
 
 __version__ = VERSION
@@ -66,6 +73,22 @@ __all__ = [
 # Modules that are part of the package, as `nodectl.NAME`, without being imported by name. Of most the library may be missing.
 _MODULES = ("dask", "ewoks", "futures", "jax", "joblib", "notebook", "optuna", "params", "parsl", "submitit", "torch")
 
+# What is loaded when asked for, and its module: half of the time that importing would take, and workers that open no pools need
+# no cloudpickle.
+_LAZY = {
+    "Executor": "executor",
+    "FunctionPool": "functions",
+    "Graph": "graph",
+    "Job": "job",
+    "Log": "log",
+    "Pool": "pool",
+    "PoolBroken": "_broken",
+    "WorkerLost": "_broken",
+    "kernel": "_kernel",
+    "remote": "futures",
+    "submit": "job",
+}
+
 
 def load_ipython_extension(shell: object) -> None:
     """For `%load_ext nodectl`."""
@@ -75,43 +98,8 @@ def load_ipython_extension(shell: object) -> None:
 
 
 def __getattr__(name: str) -> object:
-    # Loaded when asked for: half of the time that importing would take, and workers that open no pools need no cloudpickle.
-    if name == "Pool":
-        from .pool import Pool
-
-        return Pool
-    if name == "Executor":
-        from .executor import Executor
-
-        return Executor
-    if name == "FunctionPool":
-        from .functions import FunctionPool
-
-        return FunctionPool
-    if name == "Job":
-        from .job import Job
-
-        return Job
-    if name == "submit":
-        from .job import submit
-
-        return submit
-    if name == "Log":
-        from .log import Log
-
-        return Log
-    if name == "Graph":
-        from .graph import Graph
-
-        return Graph
-    if name == "remote":
-        from .futures import remote
-
-        return remote
-    if name == "kernel":
-        from ._kernel import kernel
-
-        return kernel
+    if name in _LAZY:
+        return getattr(importlib.import_module("nodectl." + _LAZY[name]), name)
     if name in _MODULES:
         return importlib.import_module("nodectl." + name)
     raise AttributeError("module 'nodectl' has no attribute %r" % name)

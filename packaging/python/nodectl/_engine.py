@@ -20,7 +20,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from . import _frames as frames
-from ._errors import NodeError, PoolBroken, PoolError, RemoteError, UpdateFailed, WorkerLost, from_payload, summary
+from ._errors import NodeError, PoolError, RemoteError, UpdateFailed, from_payload, summary
 from ._frames import HEADER, MAX_CHUNK_BYTES, Payload, Stream, loads, loads_json, size_of
 
 # How long a node may take to answer, and to come back after it was lost.
@@ -330,6 +330,8 @@ class Engine:
                 if entry is not None:
                     lost = kind == frames.LOST
                     if lost:
+                        from ._broken import WorkerLost
+
                         error: BaseException = WorkerLost(bytes(payload).decode(errors="replace"))
                     else:
                         error = from_payload(payload, self.unpickle)
@@ -348,6 +350,8 @@ class Engine:
             elif kind == frames.UPDATE_FAILED:
                 self._warnings.append(summary(payload))
             elif kind == frames.ERROR:
+                from ._broken import PoolBroken
+
                 self._fail(PoolBroken(bytes(payload).decode(errors="replace")))
             payload = entry = None
             if count >= _TURN_MESSAGES:

@@ -8,7 +8,6 @@ import os
 import pickle
 import re
 import sys
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Optional
 
 
@@ -18,14 +17,6 @@ class PoolError(RuntimeError):
 
 class NodeError(PoolError):
     """There is no node to talk to, and none could be started."""
-
-
-class PoolBroken(PoolError, BrokenProcessPool):
-    """A pool has ended by itself: its class or its initializer fails on every worker, or its job was cancelled."""
-
-
-class WorkerLost(PoolError, BrokenProcessPool):
-    """A task ended its workers too often, and is not tried again. The pool goes on."""
 
 
 class RemoteError(Exception):

@@ -34,7 +34,7 @@ from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from . import _jobs, _main, _node
-from ._errors import NodeError, PoolError, WorkerLost, needed
+from ._errors import NodeError, PoolError, needed
 from ._frames import in_band, loads, size_of, with_buffers
 from ._sizes import size
 
@@ -394,6 +394,8 @@ class _Session:
         if future.done():
             return  # It was cancelled.
         if error is not None:
+            from ._broken import WorkerLost
+
             # A pool that has ended is nothing that the call did.
             is_its_own = isinstance(error, WorkerLost) or not isinstance(error, PoolError)
             if is_its_own and future._tries < attempt.made_by.options.retries:
