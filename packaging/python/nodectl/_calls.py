@@ -85,10 +85,10 @@ class Call:
             # Items of which there is no task: the iterable failed, or its item cannot be pickled.
             failed: List[Tuple[int, BaseException]] = []
             size = 0
-            call, taken = self.pickler.call, self.taken
+            items, call, taken = self.items, self.pickler.call, self.taken
             while len(batch) < _BATCH_ITEMS and size < _BATCH_BYTES and self.has_room():
                 try:
-                    args, kwargs = next(self.items)
+                    args, kwargs = next(items)
                 except StopIteration:
                     self.exhausted = True
                     break

@@ -31,6 +31,8 @@ MAX_CHUNK_BYTES = 1 << 20
 BUFFERS, RAW = 1, 2
 # In pickles of cloudpickle's that bring a class.
 _CLASS_BY_VALUE = b"_make_skeleton_"
+# No shorter pickle brings one.
+_LEAST_CLASS_BYTES = 3 * len(_CLASS_BY_VALUE)
 #: Larger buffers (arrays) travel beside the pickle and are not copied into it.
 OUT_OF_BAND_BYTES = 64 << 10
 # The most that one system call is given.
@@ -241,7 +243,7 @@ def loads(payload: Any) -> Any:
     if first == RAW:
         return bytes(memoryview(payload)[1:])
     if first != BUFFERS:
-        return _unpickle(payload)
+        return pickle.loads(payload) if len(payload) < _LEAST_CLASS_BYTES else _unpickle(payload)
     view = memoryview(payload if isinstance(payload, bytearray) else bytearray(payload))
     (count,) = LENGTH.unpack_from(view, 1)
     at = 1 + LENGTH.size * (count + 1)

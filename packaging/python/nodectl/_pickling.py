@@ -70,13 +70,14 @@ class Pickler:
 
     def call(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Payload:
         """The payload for arguments. Fails with what the arguments' pickling fails with."""
+        value = (args, kwargs)
+        if not kwargs:
+            if len(args) == 1 and type(args[0]) is bytes and len(args[0]) >= OUT_OF_BAND_BYTES:
+                return [_RAW, args[0]]
+            if _ATOMS.issuperset(map(type, args)):
+                return pickle.dumps(value, 5)
         buffers: List[Any] = []
         keep = in_band(buffers)
-        value = (args, kwargs)
-        if len(args) == 1 and not kwargs and type(args[0]) is bytes and len(args[0]) >= OUT_OF_BAND_BYTES:
-            return [_RAW, args[0]]
-        if not kwargs and all(type(arg) in _ATOMS for arg in args):
-            return pickle.dumps(value, 5)
         try:
             data = pickle.dumps(value, 5, buffer_callback=keep)
             if not self._refers_to_local_code(data):
