@@ -84,7 +84,7 @@ pub struct Gpus {
     file: PathBuf,
     drivers: PathBuf,
     handle: NodeHandle,
-    /// None until the driver has answered, or will not.
+    /// None until the driver has answered, or will not, where it may know of any but software ones.
     known: Mutex<Option<Vec<Gpu>>>,
     lost: Mutex<BTreeMap<[u8; 16], LostGpu>>,
     measuring: tokio::sync::Mutex<()>,
@@ -142,7 +142,7 @@ impl Gpus {
     /// `choices`: which of them are offered, as `node.gpus` says; all if empty. Called inside the
     /// runtime that runs the node.
     pub fn new(data_dir: &Path, choices: &[String], handle: NodeHandle) -> Arc<Self> {
-        let (known, measuring) = (Mutex::default(), tokio::sync::Mutex::default());
+        let known = (!gpu::may_have_gpus(Path::new("/"))).then(Vec::new);
         let choices = choices
             .iter()
             .filter_map(|choice| GpuChoice::parse(choice))
@@ -152,9 +152,9 @@ impl Gpus {
             file: data_dir.join(FILE),
             drivers: data_dir.join(DRIVERS),
             handle,
-            known,
+            known: Mutex::new(known),
             lost: Mutex::default(),
-            measuring,
+            measuring: tokio::sync::Mutex::default(),
             runtime: Handle::current(),
         })
     }
@@ -372,6 +372,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (events, mut inbox) = tokio::sync::mpsc::channel(4);
         let gpus = Gpus::new(directory.path(), &[], NodeHandle::new(events));
+        *gpus.known() = None;
         assert!(gpus.are_sought());
         let mut known = gpus.clone().look();
         assert!(matches!(inbox.recv().await, Some(Event::InfoChanged)));

@@ -5,6 +5,7 @@
 use super::{
     measure::measure,
     nvidia,
+    presence::drivers_are_chosen,
     probe::{ProbeError, probe},
 };
 use data_encoding::HEXLOWER;
@@ -17,7 +18,6 @@ use rustix::{
 };
 use serde::de::DeserializeOwned;
 use std::{
-    env,
     fs::File,
     io::{self, Read, Seek, Write},
     os::{fd::OwnedFd, unix::process::CommandExt},
@@ -28,8 +28,6 @@ use std::{
 
 /// How much the child may write; more is cut off.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
-/// By them somebody says which drivers the Vulkan loader takes.
-const DRIVER_VARIABLES: [&str; 3] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"];
 /// How much of the child's stderr an error shows.
 const SHOWN_STDERR_BYTES: usize = 2000;
 /// How long a killed child may take to end. One stuck inside a driver's system call never does: it
@@ -42,11 +40,7 @@ const DEATH_LIMIT: Duration = Duration::from_secs(1);
 /// not the caller.
 pub async fn probe_in_child(drivers: &Path, deadline: Duration) -> Result<Vec<Gpu>, ProbeError> {
     let probe = |manifest| ask_nodectl(Vec::new(), manifest, deadline);
-    if DRIVER_VARIABLES
-        .iter()
-        .any(|name| env::var_os(name).is_some())
-    {
-        // Somebody has chosen the drivers.
+    if drivers_are_chosen() {
         return probe(None).await;
     }
     nvidia::repaired(drivers, Path::new("/"), probe).await
