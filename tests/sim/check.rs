@@ -193,17 +193,19 @@ impl SimWorld {
         head.is_some_and(|head| head.phase.is_ended())
     }
 
-    /// A coordinator of the job has written that the task failed as often as it may: a result of
-    /// another attempt that ends all the same is surplus, and a later round does the task again.
+    /// A coordinator of the job, perhaps one before the present one, has written that the task
+    /// failed as often as it may: a result of another attempt that ends all the same is surplus,
+    /// and a later round does the task again.
     fn has_failed(&self, job: JobId, task: TaskIndex) -> bool {
-        self.claims(job).into_iter().any(|(coordinator, _)| {
-            let state = self.machines[coordinator].state.as_ref();
-            let known = state
-                .and_then(|state| Some((state.copy_of(job)?, state.core().directory.get(job)?)));
-            known.is_some_and(|(copy, head)| {
-                copy.lattice.failures(task) >= (copy.spec.retries + 1) * (head.round + 1)
-            })
-        })
+        let heads = self
+            .states()
+            .filter_map(|(_, state)| state.core().directory.get(job));
+        let rounds = heads.map(|head| head.round + 1).max().unwrap_or(1);
+        let limit = (self.user.plan(job).retries + 1) * rounds;
+        let mut copies = self.states().filter_map(|(_, state)| state.copy_of(job));
+        let has_written = |machine: &SimMachine| matches!(machine.disk.cell(job, task), Cell::Failed { count, .. } if count >= limit);
+        copies.any(|copy| copy.lattice.failures(task) >= limit)
+            || self.machines.iter().any(has_written)
     }
 
     /// A node hears that the results of attempts of its own are safe: it need not keep them any
