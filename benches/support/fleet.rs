@@ -301,6 +301,7 @@ fn node(number: usize) -> State {
         closed: None,
         admits: Default::default(),
         leaving: false,
+        returning: false,
         problem: None,
         seeks_gpus: false,
     };

@@ -115,6 +115,7 @@ impl Drive {
             closed: None,
             admits: Default::default(),
             leaving: false,
+            returning: false,
             problem: None,
             seeks_gpus: false,
         };

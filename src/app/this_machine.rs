@@ -70,6 +70,7 @@ impl Machine for ThisMachine {
             closed: None,
             admits: Admits::default(),
             leaving: false,
+            returning: false,
             problem: self.disk.problem(),
             seeks_gpus: self.gpus.are_sought(),
         }

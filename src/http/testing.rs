@@ -438,6 +438,7 @@ pub fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
         closed: None,
         admits: Default::default(),
         leaving: false,
+        returning: false,
         problem: None,
         seeks_gpus: false,
     };

@@ -352,6 +352,10 @@ impl State {
 
     /// Everything that a turn does once, at its end.
     fn finish_turn(&mut self) {
+        let info = self.core.members.my_info();
+        if info.returning && !self.core.members.is_returning() {
+            self.described(info.clone());
+        }
         loop {
             self.executor.flush(&mut self.core);
             while let Some(message) = self.core.loopback.pop_front() {
@@ -377,11 +381,11 @@ impl State {
                 break;
             }
         }
-        if self.leaving && !self.left && self.executor.is_idle() {
-            self.left();
-        }
         if let Some(records) = self.core.members.take_new_records() {
             self.core.keep(Note::Members(records));
+        }
+        if self.leaving && !self.left && self.executor.is_idle() {
+            self.left();
         }
     }
 
@@ -483,9 +487,11 @@ impl State {
         let (draining, leaving, closed) = (known.draining, known.leaving, known.closed.clone());
         let version = info.version.max(known.version + 1);
         let admits = known.admits.clone();
+        let returning = self.core.members.is_returning();
         self.info_changed(NodeInfo {
             draining,
             leaving,
+            returning,
             closed,
             admits,
             version,
@@ -585,6 +591,7 @@ impl State {
             return;
         }
         self.leaving = true;
+        self.core.members.begin_to_leave();
         let mut info = self.core.members.my_info().clone();
         (info.draining, info.leaving) = (true, true);
         info.version += 1;

@@ -47,6 +47,7 @@ fn info(version: u64) -> NodeInfo {
         closed: None,
         admits: Default::default(),
         leaving: false,
+        returning: false,
         problem: None,
         seeks_gpus: false,
     }

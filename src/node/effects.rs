@@ -70,7 +70,12 @@ impl Node {
 
     /// Whoever asked for what is in the note is answered when it is on the disk.
     fn keep(&mut self, note: Note, then: Option<(Asker, Answer)>) {
+        let is_of_members = matches!(note, Note::Members(_));
         let written = self.write(note);
+        if is_of_members {
+            self.members_kept = Some(written);
+            return;
+        }
         let Some((to, answer)) = then else { return };
         let answer = async move {
             let written = tokio::time::timeout(WRITTEN_WITHIN, written).await;

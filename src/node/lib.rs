@@ -16,7 +16,7 @@ use nodectl_logic::{Config, Input, Now, State};
 use nodectl_ports::{
     BeginningsKeeper, BlobFetcher, Blobs, Event, Journals, Machine, MembersKeeper, NetEvent,
     Network, NodeHandle, OwnProgram, OwnerKeeper, PoolService, RetentionKeeper, Runner, StoreEvent,
-    Trainings, UserRequest, Vault, WorkerEvent, specs, wall_ms,
+    Trainings, UserRequest, Vault, WorkerEvent, Written, specs, wall_ms,
 };
 use nodectl_types::{
     Answer, Beginnings, JobId, KeptSecret, Message, OwnerWord, Query, QueryError, Record,
@@ -41,6 +41,8 @@ const TURN: usize = 256;
 const LONG_TURN: Duration = Duration::from_millis(20);
 /// A turn that took this long is worth a line in the log: something in it belongs beside the loop.
 const STANDSTILL: Duration = Duration::from_millis(500);
+/// A disk that takes longer does not keep a node from leaving.
+const GOODBYE_KEPT_WITHIN: Duration = Duration::from_secs(1);
 
 /// The adapters of one node.
 #[derive(Clone)]
@@ -91,6 +93,8 @@ pub struct Node {
     described: u64,
     leaving: Vec<oneshot::Sender<()>>,
     left: bool,
+    /// Ends when whom this node has met, and that it left, is on the disk.
+    members_kept: Option<Written>,
     /// What jobs that came to rest have freed goes back to the system in a moment.
     gives_memory_back: Arc<AtomicBool>,
 }
@@ -213,6 +217,7 @@ impl Node {
             described,
             leaving: Vec::new(),
             left: false,
+            members_kept: None,
             gives_memory_back: Arc::default(),
         })
     }
@@ -235,6 +240,9 @@ impl Node {
                 self.waiting.push(event);
             }
             self.turn();
+        }
+        if let Some(written) = self.members_kept.take() {
+            let _ = tokio::time::timeout(GOODBYE_KEPT_WITHIN, written).await;
         }
         self.ports.network.close().await;
         for left in self.leaving.drain(..) {

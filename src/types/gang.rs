@@ -380,6 +380,7 @@ mod tests {
             closed: None,
             admits: Default::default(),
             leaving: false,
+            returning: false,
             problem: None,
             seeks_gpus: false,
         }

@@ -60,6 +60,7 @@ fn info() -> NodeInfo {
         closed: None,
         admits: Default::default(),
         leaving: false,
+        returning: false,
         problem: None,
         seeks_gpus: false,
     }

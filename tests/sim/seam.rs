@@ -645,6 +645,7 @@ impl SimMachine {
             closed: None,
             admits: Default::default(),
             leaving: false,
+            returning: false,
             problem: None,
             seeks_gpus: false,
         }

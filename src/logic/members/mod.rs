@@ -11,10 +11,12 @@
 //! | `probing` | the protocol: what time does |
 //! | `patience` | how long a silent member is waited for |
 //! | `news` | news on their way |
+//! | `returning` | whom a node has to meet again that said goodbye |
 
 mod news;
 mod patience;
 mod probing;
+mod returning;
 mod swim;
 #[cfg(test)]
 mod tests;
@@ -24,6 +26,7 @@ use nodectl_types::{
     membership::{MemberRecord, MemberRecords, Packet},
 };
 use patience::PatienceTuning;
+use returning::Returning;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
@@ -94,6 +97,10 @@ pub struct Members {
     records: MemberRecords,
     /// The records have changed since they were last given to be written.
     records_changed: bool,
+    /// Those that decided without this node when it was away.
+    returning: Returning,
+    /// This node is about to say goodbye.
+    leaving: bool,
     my_info: NodeInfo,
 }
 
@@ -113,6 +120,8 @@ impl Members {
             forgotten: BTreeSet::new(),
             records: MemberRecords::new(),
             records_changed: false,
+            returning: Returning::default(),
+            leaving: false,
             my_info: info,
         }
     }
@@ -192,6 +201,7 @@ impl Members {
     /// all the same, it joins as a new one. Returns whether it was known.
     pub fn forget(&mut self, peer: NodeId) -> bool {
         self.forgotten.insert(peer);
+        self.returning.forget(peer);
         let was_met = self.records.remove(&peer).is_some();
         self.records_changed |= was_met;
         let Some(known) = self.peers.remove(&peer) else {
@@ -215,8 +225,33 @@ impl Members {
         self.with_swim(|swim, out| swim.packet(now, from, packet, out))
     }
 
+    /// The node's next life is to know that this one said goodbye: that is written before.
+    pub fn begin_to_leave(&mut self) {
+        (self.leaving, self.records_changed) = (true, true);
+    }
+
     pub fn leave(&mut self) {
         self.swim.leave();
+    }
+
+    /// This node said goodbye, and has not met half of those that it left.
+    pub fn is_returning(&self) -> bool {
+        !self.returning.is_over()
+    }
+
+    /// A node that has described itself in this connection, and is alive, was met again. One that
+    /// is back itself has decided nothing either.
+    fn met(&mut self, node: NodeId) {
+        let was_returning = self.is_returning();
+        let Some(peer) = self.peers.get(&node).filter(|peer| peer.described) else {
+            return;
+        };
+        match peer.info.as_ref().is_some_and(|info| info.returning) {
+            true => self.returning.forget(node),
+            false if peer.alive => self.returning.met(node),
+            false => {}
+        }
+        self.records_changed |= was_returning != self.is_returning();
     }
 
     /// Takes a newer description of a peer; false if it is no news. Versions follow the wall clock,
@@ -232,14 +267,15 @@ impl Members {
             .info
             .as_ref()
             .is_some_and(|known| known.version >= info.version);
-        if (is_old && !is_first) || entry.info.as_ref() == Some(&info) {
-            return false;
-        }
-        let name = info.name.clone();
+        let is_news = (is_first || !is_old) && entry.info.as_ref() != Some(&info);
         let id = info.id;
-        entry.info = Some(info);
-        self.record(id, |record| record.name = name);
-        true
+        if is_news {
+            let name = info.name.clone();
+            entry.info = Some(info);
+            self.record(id, |record| record.name = name);
+        }
+        self.met(id);
+        is_news
     }
 
     pub fn info(&self, node: NodeId) -> Option<&NodeInfo> {
@@ -321,7 +357,7 @@ impl Members {
         let me = MemberRecord {
             name: self.my_info.name.clone(),
             incarnation: self.generation(self.me).unwrap_or_default(),
-            left: false,
+            left: self.leaving || self.is_returning(),
         };
         let mut all = self.records.clone();
         all.insert(self.me, me);
@@ -342,12 +378,16 @@ impl Members {
     /// What this node's last life remembered.
     pub fn restore_records(&mut self, records: MemberRecords) {
         self.records = records;
-        self.records.remove(&self.me);
+        let me = self.records.remove(&self.me);
+        if me.is_some_and(|me| me.left) {
+            self.returning = Returning::after_goodbye(&self.records);
+            self.my_info.returning = self.is_returning();
+        }
     }
 
     /// What is to be remembered, if it is another thing than the last time.
     pub fn take_new_records(&mut self) -> Option<MemberRecords> {
-        std::mem::take(&mut self.records_changed).then(|| self.records.clone())
+        std::mem::take(&mut self.records_changed).then(|| self.records())
     }
 
     /// Remembers something of a node, if it was met.
@@ -485,6 +525,7 @@ impl Members {
         }
         for node in &outcome.moved {
             self.record_member(*node);
+            self.met(*node);
             if let Some(addrs) = self.swim.addrs(*node).filter(|addrs| !addrs.is_empty()) {
                 self.peers.entry(*node).or_default().addrs = addrs.to_vec();
             }

@@ -1,7 +1,10 @@
 //! How a log begins: what a node says of its first voters, and what its user hears meanwhile.
 
 use super::{trio::Trio, *};
-use nodectl_types::{Ballot, Beginnings, JobDraft, JobHead, Voters, query::EntryKey};
+use nodectl_types::{
+    Ballot, Beginnings, JobDraft, JobHead, Voters,
+    query::{EntryKey, NodeQuery},
+};
 
 const LOG: JobId = JobId(7);
 const BETA: NodeId = NodeId([2; 32]);
@@ -183,4 +186,28 @@ fn who_was_met_in_an_earlier_life_decides_until_it_leaves_or_is_forgotten() {
     });
     assert!(kept.is_some_and(|records| records[&beta].left));
     assert!(!known(&next).contains(&beta));
+}
+
+#[test]
+fn who_said_goodbye_counts_for_away_until_it_has_met_half_of_those_it_left() {
+    let mut trio = Trio::new();
+    trio.wait(2_000);
+    trio.give(vec![(0, Input::Leave)]);
+    let me = trio.id(0);
+    let met = trio.nodes[0].core().members.records();
+    assert!(met[&me].left);
+
+    let mut next = node();
+    let last_life = met.into_iter().map(|(id, record)| match id == me {
+        true => (next.node(), record),
+        false => (id, record),
+    });
+    next.restore_members(last_life.collect());
+    let is_away = |state: &State| state.core().electors(LOG)[&state.node()].left;
+    assert!(is_away(&next));
+    for lost in [trio.id(1), trio.id(2)] {
+        let query = Query::Node(next.node(), NodeQuery::Forget { lost, sure: true });
+        next.handle(Now::default(), [Input::Ask { id: 1, query }]);
+        assert_eq!(is_away(&next), lost == trio.id(1));
+    }
 }

@@ -30,6 +30,7 @@ fn node() -> NodeInfo {
         closed: None,
         admits: Default::default(),
         leaving: false,
+        returning: false,
         problem: None,
         seeks_gpus: false,
     }

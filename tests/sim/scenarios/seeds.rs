@@ -233,6 +233,10 @@ const SEEDS: &[(u64, &str)] = &[
         "a log's only voter named a second, crashed before its disk knew that, and both went on alone",
     ),
     (
+        2478619,
+        "two nodes that had said goodbye came back to the smaller side, and a log began on both",
+    ),
+    (
         1898964,
         "who took over told of a result before it had its files from the one other node that had them",
     ),

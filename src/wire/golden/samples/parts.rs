@@ -53,6 +53,7 @@ pub fn node_info() -> NodeInfo {
             commands: vec!["/opt/*".into()],
         },
         leaving: false,
+        returning: true,
         problem: Some("its disk cannot be written: No space left on device".into()),
         seeks_gpus: true,
     }
