@@ -1,7 +1,7 @@
-//! A node that is back after it said goodbye. Those that it left behind have decided without it
-//! since, and whoever has not heard that it is back still does: half of them could be one more than
-//! half beside it. So it counts for one that has left until it has met half of them again. Then at
-//! least one of any that are more than half knows of it.
+//! A node that is back after it said goodbye. More than half of those that it left may have decided
+//! something without it since, and may not have heard that it is back. So it counts for one that
+//! has left until it has met half of them again: of any that are more than half one is among those,
+//! and knows of it.
 
 use nodectl_types::{NodeId, membership::MemberRecords};
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ impl Returning {
         self.unmet.remove(&node);
     }
 
-    /// A person said that the node is dead for good: nothing is decided there.
+    /// Nothing is decided at this node: it is dead for good, as a person said, or just back itself.
     pub fn forget(&mut self, node: NodeId) {
         self.count -= usize::from(self.unmet.remove(&node));
     }
