@@ -9,6 +9,7 @@ has the program's value on a worker, as it was with the last call, until code on
 from __future__ import annotations
 
 import copyreg
+import functools
 import io
 import os
 import pickle
@@ -51,7 +52,7 @@ class Pickler:
 
     def __init__(self, sources: List[str]) -> None:
         prefixes = [os.path.realpath(path) for path in [*_installed(), *sources]]
-        self._not_local = [path if os.path.isfile(path) else path + os.sep for path in prefixes]
+        self._not_local = tuple(path if os.path.isfile(path) else path + os.sep for path in prefixes)
         self._modules_seen = 0
         self._local: List[str] = []
         self._marks: List[bytes] = []
@@ -64,7 +65,7 @@ class Pickler:
         for name in {name.partition(".")[0] for name in self._local_modules()} - _BY_VALUE_ALWAYS - {"nodectl"}:
             found = _module_files(name)
             files.update(found)
-            self._not_local.extend(os.path.realpath(path) for path in found.values())
+            self._not_local += tuple(os.path.realpath(path) for path in found.values())
         self._modules_seen = 0
         return files
 
@@ -138,8 +139,21 @@ class Pickler:
         if name in ("__main__", "__mp_main__") or not isinstance(file, str) or name.partition(".")[0] in _OWN:
             return False
         # By the name that modules go by on workers too, not by that of a program's file.
-        path = os.path.realpath(file)
-        return not any(path.startswith(prefix) for prefix in self._not_local)
+        return not _real_path(file).startswith(self._not_local)
+
+
+def _real_path(file: str) -> str:
+    """As `os.path.realpath`, which looks at all directories above each file: a program has thousands of modules in hundreds."""
+    directory, name = os.path.split(file)
+    if not os.path.isabs(directory):
+        return os.path.realpath(file)
+    path = os.path.join(_real_directory(directory), name)
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
+@functools.lru_cache(maxsize=None)
+def _real_directory(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _code_reduce(code: types.CodeType) -> Any:
