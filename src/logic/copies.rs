@@ -104,6 +104,11 @@ impl LocalCopy {
 }
 
 impl State {
+    /// Whether this node keeps the job's state: the specification, at least, is on its disk.
+    pub(super) fn keeps_copy(&self, job: JobId) -> bool {
+        self.copies.get(&job).is_some_and(|copy| copy.kept)
+    }
+
     /// A record from this node's own journal, at start-up, in the order written. A journal that was
     /// damaged may have lost its specification.
     pub fn restore(&mut self, job: JobId, record: Record) {

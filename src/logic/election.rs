@@ -91,7 +91,7 @@ impl State {
         }
         // What comes before the copy itself is on disk is written after it: `keep_newer_head`.
         if !self.coordinators.contains_key(&job)
-            && self.copies.get(&job).is_some_and(|copy| copy.kept)
+            && self.keeps_copy(job)
             && before
                 .as_ref()
                 .is_none_or(|before| is_worth_storing(before, &after))
@@ -123,7 +123,8 @@ impl State {
         if !head.phase.is_ended() {
             self.retained.reopened(head.job);
         }
-        self.executor.head_changed(&mut self.core, head);
+        let copy = self.keeps_copy(head.job);
+        self.executor.head_changed(&mut self.core, head, copy);
         self.answer_submission(head);
         let is_follower = |it: &&JobHead| {
             !it.phase.is_ended()
@@ -161,7 +162,7 @@ impl State {
                 }
             }
         }
-        if self.copies.get(&job).is_some_and(|copy| copy.kept) {
+        if self.keeps_copy(job) {
             self.core.resync.show(head.holder, job, true);
         }
     }

@@ -265,8 +265,9 @@ impl Executor {
         }
     }
 
-    /// A job's head changed: another coordinator, or the end.
-    pub fn head_changed(&mut self, core: &mut Core, head: &JobHead) {
+    /// A job's head changed: another coordinator, or the end. `copy`: this node keeps the job's
+    /// state.
+    pub fn head_changed(&mut self, core: &mut Core, head: &JobHead, copy: bool) {
         let Some(ordered) = self.jobs.get_mut(&head.job) else {
             return;
         };
@@ -286,7 +287,7 @@ impl Executor {
             // The new holder may have asked before a claim that gives way to its own ordered
             // what is here.
             if !ordered.queue.is_empty() || !ordered.running.is_empty() {
-                self.holding(core, head.holder, (head.job, head.epoch, 0), false);
+                self.holding(core, head.holder, (head.job, head.epoch, 0), copy);
             }
         }
         self.forget_if_idle(core, head.job);

@@ -220,9 +220,9 @@ impl State {
     }
 
     fn synced(&mut self, from: NodeId, (job, epoch, sequence): (JobId, u32, u64)) {
-        let is_kept = self.copies.get(&job).is_some_and(|copy| copy.kept);
+        let copy = self.keeps_copy(job);
         self.executor
-            .holding(&mut self.core, from, (job, epoch, sequence), is_kept);
+            .holding(&mut self.core, from, (job, epoch, sequence), copy);
     }
 
     fn holding(

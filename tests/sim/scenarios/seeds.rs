@@ -233,6 +233,10 @@ const SEEDS: &[(u64, &str)] = &[
         "a log's only voter named a second, crashed before its disk knew that, and both went on alone",
     ),
     (
+        2659804,
+        "a rival that gave way said that it had no copy, and what was told was done again",
+    ),
+    (
         2478619,
         "two nodes that had said goodbye came back to the smaller side, and a log began on both",
     ),
