@@ -591,7 +591,6 @@ impl State {
             return;
         }
         self.leaving = true;
-        self.core.members.begin_to_leave();
         let mut info = self.core.members.my_info().clone();
         (info.draining, info.leaving) = (true, true);
         info.version += 1;

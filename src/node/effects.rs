@@ -72,11 +72,12 @@ impl Node {
     fn keep(&mut self, note: Note, then: Option<(Asker, Answer)>) {
         let is_of_members = matches!(note, Note::Members(_));
         let written = self.write(note);
-        if is_of_members {
-            self.members_kept = Some(written);
+        let Some((to, answer)) = then else {
+            if is_of_members {
+                self.members_kept = Some(written);
+            }
             return;
-        }
-        let Some((to, answer)) = then else { return };
+        };
         let answer = async move {
             let written = tokio::time::timeout(WRITTEN_WITHIN, written).await;
             let late = || Err(format!("it is not written after {WRITTEN_WITHIN:.0?}"));

@@ -85,8 +85,8 @@ pub struct NodeInfo {
     pub admits: Admits,
     /// The node gives back what it has and goes: no copies either.
     pub leaving: bool,
-    /// It said goodbye in an earlier life, and has not met half of those that it left: it decides
-    /// nothing with others.
+    /// The node said goodbye in an earlier life, and has not met half of those that it left: it
+    /// decides nothing with others.
     pub returning: bool,
     /// Why it runs no tasks for now: its disk is full, or broken. It comes back by itself.
     pub problem: Option<String>,

@@ -203,7 +203,10 @@ impl SimWorld {
         let rounds = heads.map(|head| head.round + 1).max().unwrap_or(1);
         let limit = (self.user.plan(job).retries + 1) * rounds;
         let mut copies = self.states().filter_map(|(_, state)| state.copy_of(job));
-        let has_written = |machine: &SimMachine| matches!(machine.disk.cell(job, task), Cell::Failed { count, .. } if count >= limit);
+        let has_written = |machine: &SimMachine| match machine.disk.cell(job, task) {
+            Cell::Failed { count, .. } => count >= limit,
+            _ => false,
+        };
         copies.any(|copy| copy.lattice.failures(task) >= limit)
             || self.machines.iter().any(has_written)
     }

@@ -97,10 +97,8 @@ pub struct Members {
     records: MemberRecords,
     /// The records have changed since they were last given to be written.
     records_changed: bool,
-    /// Those that decided without this node when it was away.
+    /// Whom this node left in its last life, and has to meet again before it decides with others.
     returning: Returning,
-    /// This node is about to say goodbye.
-    leaving: bool,
     my_info: NodeInfo,
 }
 
@@ -121,7 +119,6 @@ impl Members {
             records: MemberRecords::new(),
             records_changed: false,
             returning: Returning::default(),
-            leaving: false,
             my_info: info,
         }
     }
@@ -136,6 +133,8 @@ impl Members {
         if info.addrs != self.my_info.addrs {
             self.swim.moved(now, &info.addrs);
         }
+        // The node's next life is to know that this one said goodbye: that is written before.
+        self.records_changed |= info.leaving != self.my_info.leaving;
         self.my_info = info;
     }
 
@@ -223,11 +222,6 @@ impl Members {
 
     pub fn packet(&mut self, now: Time, from: NodeId, packet: Packet) -> SwimOutcome {
         self.with_swim(|swim, out| swim.packet(now, from, packet, out))
-    }
-
-    /// The node's next life is to know that this one said goodbye: that is written before.
-    pub fn begin_to_leave(&mut self) {
-        (self.leaving, self.records_changed) = (true, true);
     }
 
     pub fn leave(&mut self) {
@@ -357,7 +351,7 @@ impl Members {
         let me = MemberRecord {
             name: self.my_info.name.clone(),
             incarnation: self.generation(self.me).unwrap_or_default(),
-            left: self.leaving || self.is_returning(),
+            left: self.my_info.leaving || self.is_returning(),
         };
         let mut all = self.records.clone();
         all.insert(self.me, me);

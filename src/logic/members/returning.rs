@@ -6,7 +6,7 @@
 use nodectl_types::{NodeId, membership::MemberRecords};
 use std::collections::BTreeSet;
 
-/// Those that this node's last life left behind.
+/// Whom this node's last life left behind.
 #[derive(Debug, Default)]
 pub(super) struct Returning {
     count: usize,
