@@ -46,6 +46,7 @@ pub fn scheduler(tasks: u32, slots: u32, graph: bool) -> anyhow::Result<Schedule
     let mut drive = Drive::new(slots);
     drive.ask(Query::Submit {
         job: None,
+        asked_before: 0,
         spec: Arc::new(spec(tasks, graph)),
     });
     let before = cpu_time()?;

@@ -37,6 +37,8 @@ const MAX_ROWS: u32 = 10_000;
 const CANCEL_BODY_BYTES: usize = 1 << 20;
 /// Names a submission (draft-ietf-httpapi-idempotency-key-header).
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// How often that was submitted before.
+pub(super) const ASKED_BEFORE: &str = "nodectl-asked-before";
 const MAX_KEY_BYTES: usize = 256;
 
 /// Every job that the cluster remembers, oldest first.
@@ -209,6 +211,8 @@ fn add_name(explanation: &mut Explanation, task: TaskIndex, name: &str) {
 /// `application/octet-stream`, which `nodectl run` sends. With a key (the header `Idempotency-Key`,
 /// or `key` in the JSON) it may be submitted again when the answer is lost, or says that nothing is
 /// known yet (504), also through another node: it is the same job. A key is of one submission.
+/// The header `Nodectl-Asked-Before` says how often it was submitted before: of two beginnings of
+/// one job, neither of which the other's node could know of, the later one counts.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = JobRequest, responses(
     (status = 201, body = Submitted), (status = 400, description = "The body is no job.", body = Problem),
     (status = 413, description = "The body is too large.", body = Problem),
@@ -258,6 +262,7 @@ pub(super) async fn accept(
     match shared
         .ask(Query::Submit {
             job,
+            asked_before: asked_before(headers)?,
             spec: spec.clone(),
         })
         .await?
@@ -304,6 +309,19 @@ fn submission_key(
         )));
     }
     Ok(key)
+}
+
+/// 0 without the header.
+fn asked_before(headers: &HeaderMap) -> Result<u32, ApiError> {
+    let Some(said) = headers.get(ASKED_BEFORE) else {
+        return Ok(0);
+    };
+    let number = said.to_str().ok().and_then(|said| said.parse().ok());
+    number.ok_or_else(|| {
+        ApiError::bad_request(
+            "the header Nodectl-Asked-Before is not a number: how often this was submitted before",
+        )
+    })
 }
 
 /// The job of a body, and the key that came with it.

@@ -206,7 +206,11 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
     })
     .await;
     assert_eq!(
-        node.client.submit(&draft("p"), &key()).await.unwrap().job,
+        node.client
+            .submit(&draft("p"), &key(), 0)
+            .await
+            .unwrap()
+            .job,
         "0000000000000007"
     );
     let json =
@@ -283,7 +287,7 @@ async fn a_million_rows_are_submitted_in_time() {
         cells,
     };
     let begin = std::time::Instant::now();
-    node.client.submit(&job, &key()).await.unwrap();
+    node.client.submit(&job, &key(), 0).await.unwrap();
     eprintln!("1,000,000 rows submitted in {:?}", begin.elapsed());
     assert!(begin.elapsed() < std::time::Duration::from_secs(10));
 }
@@ -652,5 +656,34 @@ async fn a_key_makes_a_submission_the_same_job() {
     assert_eq!(
         jobs,
         [None, Some(JobId::of_key("k")), Some(JobId::of_key("k"))]
+    );
+}
+
+#[tokio::test]
+async fn a_submission_says_how_often_it_was_asked_for_before() {
+    let node = FakeNode::start(|query| match query {
+        Query::Submit { .. } => Ok(Answer::Submitted { job: JobId(7) }),
+        _ => Err(QueryError::Leaving),
+    })
+    .await;
+    node.client.submit(&draft("p"), &key(), 3).await.unwrap();
+    let is_third = |query: &Query| {
+        matches!(
+            query,
+            Query::Submit {
+                asked_before: 3,
+                ..
+            }
+        )
+    };
+    assert!(node.asked.lock().unwrap().iter().any(is_third));
+    let head = "POST /v1/jobs HTTP/1.1\r\nhost: x\r\nnodectl-asked-before: twice\r\n\
+        content-type: application/json\r\ncontent-length: 34\r\nconnection: close\r\n\r\n";
+    let body = r#"{"name": "j", "command": ["true"]}"#;
+    let (status, text) = raw(&node, format!("{head}{body}").as_bytes()).await;
+    assert_eq!(status, 400, "{text}");
+    assert!(
+        text.contains("the header Nodectl-Asked-Before is not a number"),
+        "{text}"
     );
 }

@@ -54,7 +54,11 @@ struct OpenQuestion {
 impl State {
     pub(super) fn ask(&mut self, asker: Asker, query: Query) {
         match query {
-            Query::Submit { job, spec } => self.submit(asker, job, spec),
+            Query::Submit {
+                job,
+                asked_before,
+                spec,
+            } => self.submit(asker, (job, asked_before), spec),
             Query::Nodes => {
                 let answer = Answer::Nodes(self.member_lines());
                 self.core.answer(asker, Ok(answer));

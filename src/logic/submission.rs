@@ -12,6 +12,11 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// How long a submission waits for the coordinator it chose.
 const SUBMISSION_WAIT: Duration = Duration::from_secs(2);
+/// Whoever asks again begins so many epochs above the first claims of the question before, which
+/// nobody here may know of.
+const CLAIMS_A_QUESTION: u64 = 16;
+/// Of more questions the last ones begin as the one before them: cells have little room for epochs.
+const QUESTIONS: u32 = 64;
 
 /// A job on its way to its first coordinator.
 pub struct PendingSubmission {
@@ -35,7 +40,12 @@ pub struct PendingSubmission {
 impl State {
     /// A user's job: chosen, numbered and offered to the member that ranks first for it. One that
     /// is known already is the same, submitted again because the answer was lost.
-    pub(super) fn submit(&mut self, asker: Asker, job: Option<JobId>, spec: Arc<JobSpec>) {
+    pub(super) fn submit(
+        &mut self,
+        asker: Asker,
+        (job, asked_before): (Option<JobId>, u32),
+        spec: Arc<JobSpec>,
+    ) {
         let job = job.unwrap_or_else(|| JobId(self.core.rng.random()));
         let deadline = self.core.mono() + limits::QUERY_TIMEOUT;
         if let Some(submission) = self.submissions.get_mut(&job) {
@@ -70,7 +80,7 @@ impl State {
             deadline,
             choice: self.core.me,
             tried: BTreeSet::new(),
-            tries: 0,
+            tries: CLAIMS_A_QUESTION * u64::from(asked_before.min(QUESTIONS - 1)),
             held_by: BTreeSet::new(),
         };
         self.submissions.insert(job, submission);

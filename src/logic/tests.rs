@@ -135,6 +135,7 @@ impl Solo {
             id: 1,
             query: Query::Submit {
                 job: None,
+                asked_before: 0,
                 spec: Arc::new(spec),
             },
         }]);
@@ -318,6 +319,7 @@ fn before_a_task_was_done_its_timeout_says_how_long_it_may_take() {
             id: 1,
             query: Query::Submit {
                 job: None,
+                asked_before: 0,
                 spec: Arc::new(spec_with(timeout_ms)),
             },
         }]);
@@ -544,6 +546,7 @@ fn a_job_that_finds_no_room_on_disk_is_refused_with_the_reason() {
             id: 1,
             query: Query::Submit {
                 job: None,
+                asked_before: 0,
                 spec: spec(),
             },
         }],

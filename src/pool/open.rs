@@ -264,9 +264,11 @@ async fn open<R: AsyncRead + Unpin>(
 async fn submit(node: &NodeHandle, job: JobId, spec: JobSpec) -> Result<(), String> {
     let spec = Arc::new(spec);
     let deadline = Instant::now() + SUBMIT_TIMEOUT;
+    let mut asked_before = 0;
     loop {
         let query = Query::Submit {
             job: Some(job),
+            asked_before,
             spec: spec.clone(),
         };
         match node.ask(query).await {
@@ -276,7 +278,7 @@ async fn submit(node: &NodeHandle, job: JobId, spec: JobSpec) -> Result<(), Stri
                     "the node did not answer with a job; this is a defect of nodectl".into(),
                 );
             }
-            Err(QueryError::Undecided { .. }) if Instant::now() < deadline => {}
+            Err(QueryError::Undecided { .. }) if Instant::now() < deadline => asked_before += 1,
             Err(error) => {
                 if matches!(error, QueryError::Undecided { .. }) {
                     tokio::spawn(cancel(node.clone(), job));

@@ -160,7 +160,7 @@ impl Paper {
                             why: "its disk is slow".into(),
                         })
                     }
-                    Query::Submit { job, spec } => {
+                    Query::Submit { job, spec, .. } => {
                         asked.lock().unwrap().push(job);
                         taken.lock().unwrap().push(spec);
                         Ok(Answer::Submitted {

@@ -57,6 +57,8 @@ pub enum Query {
     /// already, if there is one; the node draws one if none is given.
     Submit {
         job: Option<JobId>,
+        /// How often it was asked for before, by the same id.
+        asked_before: u32,
         spec: Arc<JobSpec>,
     },
     /// Any node: `Nodes`.

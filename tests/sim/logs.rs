@@ -88,11 +88,18 @@ struct LogWriter {
     looking: Option<(TaskIndex, TaskIndex)>,
 }
 
+/// Somebody who opens a log.
+#[derive(Clone, Copy, Default)]
+struct LogOpener {
+    /// How often.
+    asked: u32,
+    answered: bool,
+}
+
 struct UserLog {
     plan: LogPlan,
     job: Option<JobId>,
-    /// Who of those that open it has been answered.
-    opened: Vec<bool>,
+    openers: Vec<LogOpener>,
     writers: Vec<LogWriter>,
     /// How far each reader is.
     readers: Vec<TaskIndex>,
@@ -180,7 +187,7 @@ impl SimWorld {
         self.logs.logs.push(UserLog {
             writers: (0..plan.writers).map(|_| LogWriter::default()).collect(),
             job: None,
-            opened: vec![false; plan.openers as usize],
+            openers: vec![LogOpener::default(); plan.openers as usize],
             plan,
             readers: vec![0; READERS],
             told: BTreeMap::new(),
@@ -214,8 +221,8 @@ impl SimWorld {
             if self.logs.logs[log].is_over() {
                 continue;
             }
-            for opener in 0..self.logs.logs[log].opened.len() {
-                if !self.logs.logs[log].opened[opener] {
+            for opener in 0..self.logs.logs[log].openers.len() {
+                if !self.logs.logs[log].openers[opener].answered {
                     self.ask_of_log(log, LogQuestion::Submit(opener));
                 }
             }
@@ -264,8 +271,9 @@ impl SimWorld {
             )
         };
         let query = match about {
-            LogQuestion::Submit(_) => Query::Submit {
+            LogQuestion::Submit(opener) => Query::Submit {
                 job: Some(job),
+                asked_before: log.openers[opener].asked,
                 spec: Arc::new(JobDraft::log(&format!("log{number}")).submitted(id, 0)),
             },
             LogQuestion::Append(writer) => {
@@ -284,6 +292,9 @@ impl SimWorld {
             }
             LogQuestion::Read(reader) => read(log.readers[reader]),
         };
+        if let LogQuestion::Submit(opener) = about {
+            self.logs.logs[number].openers[opener].asked += 1;
+        }
         self.asked += 1;
         let asked = AskedOfLog {
             log: number,
@@ -311,7 +322,7 @@ impl SimWorld {
         match (about, answer) {
             (LogQuestion::Submit(opener), Ok(Answer::Submitted { job })) => {
                 self.logs.logs[log].job = Some(job);
-                self.logs.logs[log].opened[opener] = true;
+                self.logs.logs[log].openers[opener].answered = true;
                 self.logs_act();
             }
             (LogQuestion::Append(writer), Ok(Answer::Appended { entry })) => {

@@ -364,6 +364,7 @@ impl SimWorld {
         };
         let query = Query::Submit {
             job: Some(job),
+            asked_before: 0,
             spec: Arc::new(spec),
         };
         self.ask_for_pool(node, AskedOfPool::Submit(hub), query);

@@ -27,6 +27,8 @@ pub struct WantedJob {
     asked: Option<u64>,
     /// Submissions of it whose answer was lost with the node that was asked.
     pub lost: u32,
+    /// How often it was submitted.
+    submitted: u32,
     /// Its cancellation was asked for.
     pub cancel: bool,
     cancel_asked: Option<u64>,
@@ -243,6 +245,7 @@ impl SimWorld {
             job: None,
             asked: None,
             lost: 0,
+            submitted: 0,
             cancel: false,
             cancel_asked: None,
             removed: false,
@@ -434,11 +437,15 @@ impl SimWorld {
         if spec.task_count() >= 10_000 {
             self.branch("a job of many tasks");
         }
+        let want = &mut self.user.wants[number];
+        let asked_before = want.submitted;
+        want.submitted += 1;
         let id = self.ask(
             node,
             UserQuestion::Submit(number),
             Query::Submit {
                 job: Some(self.key_of(number)),
+                asked_before,
                 spec: Arc::new(spec),
             },
         );

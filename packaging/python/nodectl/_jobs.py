@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import uuid
@@ -54,7 +55,12 @@ def submit(node: str, request: Dict[str, Any], key: Optional[str] = None) -> str
     whatever program."""
     _node.wait_for_gpus()
     body = json.dumps({**request, "key": key or uuid.uuid4().hex}).encode()
-    return str(again(lambda: _node.request(node, "POST", "/v1/jobs", body, kind="application/json"))["job"])
+    asked = itertools.count()
+
+    def ask() -> Any:
+        return _node.request(node, "POST", "/v1/jobs", body, kind="application/json", asked_before=next(asked))
+
+    return str(again(ask)["job"])
 
 
 def cancel(node: str, job: str, tasks: Sequence[int] = ()) -> None:

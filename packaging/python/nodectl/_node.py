@@ -147,13 +147,24 @@ def is_running() -> bool:
     return True
 
 
-def request(path: str, method: str, target: str, body: Any = b"", length: Optional[int] = None, kind: str = "application/octet-stream") -> Any:
-    """The JSON answer of the node's API. `body` is bytes of that kind, or a binary file of `length` bytes.
-    Fails with NodeError if the node refuses, with OSError if it is not there."""
+def request(
+    path: str,
+    method: str,
+    target: str,
+    body: Any = b"",
+    length: Optional[int] = None,
+    kind: str = "application/octet-stream",
+    asked_before: int = 0,
+) -> Any:
+    """The JSON answer of the node's API. `body` is bytes of that kind, or a binary file of `length` bytes. `asked_before`: how often a
+    submission was asked for before, with its key. Fails with NodeError if the node refuses, with OSError if it is not there."""
     connection = connect(path)
     with connection:
         size = len(body) if length is None else length
-        connection.sendall(_head(method, target, "Connection: close\r\nContent-Type: %s\r\nContent-Length: %d" % (kind, size)))
+        headers = "Connection: close\r\nContent-Type: %s\r\nContent-Length: %d" % (kind, size)
+        if asked_before:
+            headers += "\r\nNodectl-Asked-Before: %d" % asked_before
+        connection.sendall(_head(method, target, headers))
         if length is None:
             # Not if it is empty: the node may have answered already, and closed the connection.
             if body:
@@ -161,8 +172,8 @@ def request(path: str, method: str, target: str, body: Any = b"", length: Option
         elif length:
             connection.sendfile(body, count=length)
         with connection.makefile("rb") as reader:
-            status, headers = _read_head(reader)
-            answer = b"".join(_body(reader, headers))
+            status, said = _read_head(reader)
+            answer = b"".join(_body(reader, said))
     return _answer(status, answer)
 
 

@@ -317,8 +317,9 @@ pub async fn submit_job(
     let begin = Instant::now();
     let mut lost = false;
     let mut told = false;
+    let mut asked_before = 0;
     loop {
-        let error = match client.submit(job, &own).await {
+        let error = match client.submit(job, &own, asked_before).await {
             Ok(Submitted { job }) => return id_of(&job),
             Err(error) => error,
         };
@@ -342,6 +343,7 @@ pub async fn submit_job(
                 why.lines().next().unwrap_or_default()
             );
         }
+        asked_before += 1;
         tokio::time::sleep(ASK_AGAIN).await;
     }
 }

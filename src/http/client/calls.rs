@@ -1,7 +1,7 @@
 //! One method a route.
 
 use super::{
-    super::jobs::IDEMPOTENCY_KEY,
+    super::jobs::{ASKED_BEFORE, IDEMPOTENCY_KEY},
     ByteStream, Client, ClientError,
     transport::{build, decode, empty, full, streamed, text},
 };
@@ -136,11 +136,13 @@ impl Client {
             .await
     }
 
-    /// Again with the same key, it is the same job: whoever got no answer may ask once more.
+    /// Again with the same key, it is the same job: whoever got no answer may ask once more, and
+    /// says how often it did so before.
     pub async fn submit(
         &self,
         job: &JobDraft,
         key: &SubmissionKey,
+        asked_before: u32,
     ) -> Result<Submitted, ClientError> {
         let doing = "submitting the job";
         let bytes = postcard::to_stdvec(job).expect("plain data always encodes");
@@ -152,6 +154,9 @@ impl Client {
         );
         let key = HeaderValue::from_str(&key.0).expect("hex digits are visible ASCII");
         request.headers_mut().insert(IDEMPOTENCY_KEY, key);
+        request
+            .headers_mut()
+            .insert(ASKED_BEFORE, asked_before.into());
         decode(doing, self.send(doing, request).await?).await
     }
 

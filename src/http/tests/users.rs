@@ -232,7 +232,7 @@ async fn a_job_is_its_callers_whatever_it_says() {
         node: "beta".into(),
     };
     node.client
-        .submit(&job, &client::SubmissionKey::new("n", 0, "j"))
+        .submit(&job, &client::SubmissionKey::new("n", 0, "j"), 0)
         .await
         .unwrap();
     let asked = node.asked.lock().unwrap().clone();
@@ -247,7 +247,7 @@ async fn a_job_is_its_callers_whatever_it_says() {
     assert_eq!(
         refused(
             node.client
-                .submit(&job, &client::SubmissionKey::new("n", 1, "j"))
+                .submit(&job, &client::SubmissionKey::new("n", 1, "j"), 0)
                 .await
         )
         .0,
@@ -255,7 +255,7 @@ async fn a_job_is_its_callers_whatever_it_says() {
     );
     job.work.after = vec![After::End(JobId(2))];
     node.client
-        .submit(&job, &client::SubmissionKey::new("n", 2, "j"))
+        .submit(&job, &client::SubmissionKey::new("n", 2, "j"), 0)
         .await
         .unwrap();
 }

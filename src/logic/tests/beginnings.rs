@@ -118,7 +118,12 @@ fn who_is_cut_off_begins_no_log_and_says_what_it_waits_for() {
     trio.wait(10_000);
     let spec = Arc::new(JobDraft::log("log").submitted(trio.id(0), 0));
     let job = Some(LOG);
-    trio.asks(0, Query::Submit { job, spec });
+    let query = Query::Submit {
+        job,
+        asked_before: 0,
+        spec,
+    };
+    trio.asks(0, query);
     trio.wait(3_000);
     trio.asks(0, Query::Job(LOG, JobQuery::Explain { task: None }));
     let text = format!("{:?}", trio.answers);

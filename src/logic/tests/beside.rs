@@ -30,6 +30,7 @@ impl JobPair {
             id: 2,
             query: Query::Submit {
                 job: None,
+                asked_before: 0,
                 spec: Arc::new(spec),
             },
         }]);

@@ -34,6 +34,7 @@ fn held(trio: &mut Trio, spec: Arc<JobSpec>) -> JobId {
             id: 1,
             query: Query::Submit {
                 job: Some(job),
+                asked_before: 0,
                 spec,
             },
         },
@@ -351,6 +352,7 @@ fn a_holder_of_before_does_not_make_a_submission_safe() {
     trio.give(vec![heard]);
     let query = Query::Submit {
         job: Some(job),
+        asked_before: 0,
         spec,
     };
     trio.give(vec![(2, Input::Ask { id: 1, query })]);

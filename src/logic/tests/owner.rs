@@ -165,6 +165,7 @@ impl MemberPair {
     fn submit_as(&mut self, job: JobId, spec: &Arc<JobSpec>) {
         let query = Query::Submit {
             job: Some(job),
+            asked_before: 0,
             spec: spec.clone(),
         };
         assert_eq!(self.ask(0, query), Ok(Answer::Submitted { job }));

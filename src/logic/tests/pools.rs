@@ -117,6 +117,7 @@ impl Lone {
             id: self.asked,
             query: Query::Submit {
                 job: None,
+                asked_before: 0,
                 spec: Arc::new(spec),
             },
         });

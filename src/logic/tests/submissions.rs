@@ -11,6 +11,7 @@ fn submit(id: u64) -> Input {
         id,
         query: Query::Submit {
             job: Some(KEYED),
+            asked_before: 0,
             spec: spec(),
         },
     }
@@ -66,6 +67,7 @@ fn a_key_names_one_job_however_often_it_is_submitted() {
     };
     let query = Query::Submit {
         job: Some(KEYED),
+        asked_before: 0,
         spec: Arc::new(other),
     };
     let effects = state.handle(at(3), [Input::Ask { id: 4, query }]);
@@ -78,6 +80,25 @@ fn a_key_names_one_job_however_often_it_is_submitted() {
     );
 }
 
+/// What another node began, or this one before its disk lost it, is of an earlier epoch.
+#[test]
+fn who_asks_again_begins_above_what_the_question_before_may_have_begun() {
+    let epoch_after = |asked_before| {
+        let mut state = node();
+        let query = Query::Submit {
+            job: Some(KEYED),
+            asked_before,
+            spec: spec(),
+        };
+        state.handle(at(0), [Input::Ask { id: 1, query }]);
+        state.core().directory.get(KEYED).expect("claimed").epoch
+    };
+    assert_eq!(epoch_after(0), 1);
+    assert_eq!(epoch_after(1), 17);
+    // A cell has room for epochs up to 2,047.
+    assert_eq!(epoch_after(u32::MAX), 1_009);
+}
+
 #[test]
 fn what_no_node_can_run_is_refused_with_how_much_there_is() {
     let refused = |change: fn(&mut JobSpec)| {
@@ -85,6 +106,7 @@ fn what_no_node_can_run_is_refused_with_how_much_there_is() {
         change(&mut job);
         let query = Query::Submit {
             job: None,
+            asked_before: 0,
             spec: Arc::new(job),
         };
         let mut state = node();

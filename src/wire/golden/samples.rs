@@ -434,12 +434,14 @@ fn to_any_node() -> Vec<Query> {
     vec![
         Query::Submit {
             job: None,
+            asked_before: 0,
             spec: Arc::new(spec()),
         },
         Query::Nodes,
         Query::Jobs,
         Query::Submit {
             job: Some(JOB),
+            asked_before: 0,
             spec: Arc::new(spec()),
         },
         Query::Remove { job: JOB },

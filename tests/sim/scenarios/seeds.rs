@@ -248,6 +248,10 @@ const SEEDS: &[(u64, &str)] = &[
         1948114,
         "a pool's host was connected to its new coordinator once, beyond a cut, and passed for alive for ever",
     ),
+    (
+        2738487,
+        "what was told of a job that was submitted again gave way to its first beginning",
+    ),
 ];
 
 pub fn that_have_shown_something() {

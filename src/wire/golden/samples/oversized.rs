@@ -286,6 +286,7 @@ fn of_job(spec: JobSpec) -> Oversized {
     let spec = Arc::new(spec);
     let submit = ask(Query::Submit {
         job: None,
+        asked_before: 0,
         spec: spec.clone(),
     });
     let offer = Message::Offer {
