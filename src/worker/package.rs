@@ -4,6 +4,7 @@
 use super::directory::PYTHON_DIRECTORY;
 use flate2::read::GzDecoder;
 use std::{
+    collections::BTreeSet,
     ffi::{OsStr, OsString},
     fs,
     io::{self, BufRead, BufReader, Read},
@@ -37,14 +38,15 @@ pub fn place(data_dir: &Path) -> io::Result<PathBuf> {
     if !is_whole {
         // Renamed into place: there is never half of a package by its name.
         let new = dir.join(format!("{PREFIX}new"));
-        for (path, content) in &files {
-            let file = new.join(path);
-            let parent = file.parent().expect("it is below `new`");
+        let parents: BTreeSet<_> = files.iter().filter_map(|(path, _)| path.parent()).collect();
+        for parent in parents {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
-                .create(parent)?;
-            fs::write(file, content)?;
+                .create(new.join(parent))?;
+        }
+        for (path, content) in &files {
+            fs::write(new.join(path), content)?;
         }
         fs::rename(new, &place)?;
     }

@@ -24,6 +24,13 @@ _BATCH_ITEMS = 256
 _BATCH_BYTES = 256 << 10
 
 
+def as_call(item: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
+    """(args, kwargs) of an item: `{'args': [...], 'kwargs': {...}}` with either or both, or any other value for one argument."""
+    if type(item) is dict and item and item.keys() <= {"args", "kwargs"}:
+        return tuple(item.get("args", ())), dict(item.get("kwargs", {}))
+    return (item,), {}
+
+
 class Call:
     """A series of tasks. What has a lower-case name without underscore is set with the engine's lock held."""
 

@@ -43,14 +43,19 @@ _GPU_DEVICES = ("/dev/dri", "/dev/nvidiactl", "/dev/dxg")
 
 
 def binary() -> str:
-    """The `nodectl` program: the one that NODECTL names, or that came with this package, or in PATH, or in ~/.local/bin. Fails if it
-    is of another version than the package."""
+    """The `nodectl` program, as `_find_binary`. Fails if it is of another version than the package."""
+    found = _find_binary()
+    _check_version(found)
+    return found
+
+
+def _find_binary() -> str:
+    """The program that NODECTL names, or that came with this package, or in PATH, or in ~/.local/bin."""
     named = os.environ.get("NODECTL")
     found = named or _own_binary() or shutil.which("nodectl") or shutil.which("nodectl", path=os.path.expanduser("~/.local/bin"))
     if not found or not os.path.exists(found):
         where = "NODECTL names %s, which is not there" % named if named else "there is no nodectl in PATH"
         raise NodeError("%s\nhint: install it, or set the variable NODECTL to the program's path" % where)
-    _check_version(found)
     return found
 
 
@@ -263,7 +268,8 @@ def _answer(status: int, body: bytes) -> Any:
 
 
 class NodeProcess:
-    """A node that this process started; it ends when this process does, however that is."""
+    """A node that this process started; it ends when this process does, however that is. Nothing waits for it before `greeting` is
+    asked for."""
 
     def __init__(self, arguments: List[str], secret: Optional[str], settings: Dict[str, str]) -> None:
         environment = {**os.environ, **settings}
@@ -272,39 +278,54 @@ class NodeProcess:
             # Programs brought their own passwords before there was nodectl: these are warned about, and used.
             environment["NODECTL_CLUSTER__WEAK_SECRET"] = "true"
         self.log = tempfile.TemporaryFile()
-        # In a session of its own: Ctrl-C is for this program to handle.
-        self.process = subprocess.Popen(
-            [binary(), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            env=environment,
-            start_new_session=True,
-        )
+        self._program = _find_binary()
+        try:
+            # In a session of its own: Ctrl-C is for this program to handle.
+            self.process = subprocess.Popen(
+                [self._program, "--expect-version", VERSION, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.log,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError:
+            _check_version(self._program)
+            raise
         # A forked child must not keep the node when this process is gone.
         stdin = self.process.stdin
         assert stdin is not None
         os.register_at_fork(after_in_child=stdin.close)
-        # The first line says that the node answers.
-        assert self.process.stdout is not None
-        self.greeting = self.process.stdout.readline()
         self._looking = threading.Lock()
         self._knows_gpus = arguments[0] != "solo"
+
+    @functools.cached_property
+    def greeting(self) -> bytes:
+        """Its first line, which says that it answers; empty if it ended instead."""
+        return self._read_line()
 
     def wait_for_gpus(self) -> None:
         """Returns when the node knows its GPUs, which takes as long as their drivers take; members of clusters may learn of more at any
         time."""
         with self._looking:
-            if not self._knows_gpus and self.process.stdout is not None:
+            if not self._knows_gpus and self.greeting:
                 # The node says so in its second line.
-                self.process.stdout.readline()
+                self._read_line()
                 self._knows_gpus = True
 
+    def _read_line(self) -> bytes:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
     def failure(self) -> str:
-        """Why it ended at once."""
-        self.process.wait()
+        """Why it does not answer. Fails if it is no program of this package's version."""
+        self.stop()
+        _check_version(self._program)
         self.log.seek(0)
         return self.log.read()[-2000:].decode(errors="replace").strip()
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
 
     def stop(self) -> None:
         """Makes the node leave; returns when it has."""
@@ -329,11 +350,21 @@ class LocalNode:
         self.peer = None if address in _LOCAL else "%s:%d" % (_bracketed(str(address)), port or DEFAULT_PORT)
         self.path = socket_path()
         self._was_alone = False
+        self._coming: Optional[NodeProcess] = None
+
+    def begin(self) -> None:
+        """Has a node start if none runs, and does not wait for it: `open` does."""
+        global _own
+        with _starting:
+            if not is_running() and (_own is None or _own.has_ended()):
+                self._coming = _own = self._spawn(again=False)
 
     def open(self, again: bool) -> Tuple[socket.socket, bytes, bool]:
         """A stream for a pool from the node that runs or that is started now, what came along, and whether the node works
         alone. `again` for a pool whose node was lost. Fails with NodeError or OSError."""
         try:
+            if self._coming is not None:
+                self._make_run(again=False, returns=False)
             stream, early = upgrade(self.path)
         except OSError:
             # One that worked alone, and was another program's, has ended with that.
@@ -367,7 +398,7 @@ class LocalNode:
             # Somebody else's node: whoever keeps it may start it again.
             _wait_for_return()
         with _starting:
-            problem = None if is_running() else self._start(again)
+            problem = None if self._coming is None and is_running() else self._start(again)
         # Another program may have been faster: its node answers soon.
         deadline = time.monotonic() + _RIVAL_SECONDS
         while problem and not is_running():
@@ -376,8 +407,21 @@ class LocalNode:
             time.sleep(0.02)
 
     def _start(self, again: bool) -> Optional[str]:
-        """Starts a node. Why that failed, if it did."""
+        """Returns when a node has started, the one that was to begin or another. Why that failed, if it did."""
         global _own
+        node, self._coming = self._coming or self._spawn(again), None
+        if not node.greeting or not os.path.exists(self.path):
+            if _own is node:
+                _own = None
+            return node.failure()
+        if _own is not None and _own is not node:
+            _own.stop()
+        _own = node
+        if self.peer and not again:
+            self._meet(self.peer)
+        return None
+
+    def _spawn(self, again: bool) -> NodeProcess:
         is_member = again and os.path.exists(os.path.join(os.path.dirname(self.path), "secret"))
         arguments, settings = ["solo"], {}  # type: List[str], Dict[str, str]
         if self.password is not None or self.peer is not None or is_member:
@@ -386,15 +430,7 @@ class LocalNode:
                 # This machine is only where the results go to; those that work are there.
                 arguments += ["--peer", self.peer]
                 settings["NODECTL_NODE__TAKES_WORK"] = "false"
-        node = NodeProcess(arguments, self.password, settings)
-        if not node.greeting:
-            return node.failure()
-        if _own is not None:
-            _own.stop()
-        _own = node
-        if self.peer and not again:
-            self._meet(self.peer)
-        return None
+        return NodeProcess(arguments, self.password, settings)
 
     def _meet(self, peer: str) -> None:
         """Returns when our node, which does no work itself, has found the cluster. Fails with NodeError if it does not."""

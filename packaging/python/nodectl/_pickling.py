@@ -270,10 +270,3 @@ def _cloudpickle_archive() -> bytes:
             if name.endswith(".py"):
                 files.write(os.path.join(directory, name), "cloudpickle/" + name)
     return archive.getvalue()
-
-
-def as_call(item: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
-    """(args, kwargs) of an item: `{'args': [...], 'kwargs': {...}}` with either or both, or any other value for one argument."""
-    if type(item) is dict and item and item.keys() <= {"args", "kwargs"}:
-        return tuple(item.get("args", ())), dict(item.get("kwargs", {}))
-    return (item,), {}

@@ -6,10 +6,9 @@ import os
 from typing import Any, Callable, Dict, Generic, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _environment, _node
-from ._calls import Bar, FutureCall, MapCall, OrderedResults, PoolFuture, Results
+from ._calls import Bar, FutureCall, MapCall, OrderedResults, PoolFuture, Results, as_call
 from ._engine import Engine
 from ._errors import PoolError
-from ._pickling import Pickler, as_call, init_payload
 from ._sizes import counted, size
 from ._upload import upload
 
@@ -115,6 +114,11 @@ class Pool(Generic[Worker]):
         if missing is not None:
             raise FileNotFoundError("`sources` names %s, which is not there" % missing)
         made_of, named = _environment.plan(environment, python)
+        node = _node.LocalNode(password, server_address, server_port)
+        # While the node starts, all else is made ready here, what pickles code among it.
+        node.begin()
+        from ._pickling import Pickler, init_payload
+
         self._pickler = Pickler(paths)
         args, kwargs = _init_arguments(init_data)
         # Where modules are found on the worker: among the files shipped, and in the directories of them.
@@ -138,7 +142,6 @@ class Pool(Generic[Worker]):
         if timeout is not None:
             request["timeout_ms"] = max(1, round(timeout * 1e3))
         request.update(self._more)
-        node = _node.LocalNode(password, server_address, server_port)
 
         def open_request(works_alone: bool) -> Dict[str, Any]:
             # Without any resource it may be that of a GPU.

@@ -267,6 +267,35 @@ with Pool(Slow, cpus=0.5) as pool:
         self.assertEqual(second.stdout.readline(), "True\n")
         self.assertEqual(second.wait(60), 0)
 
+    def test_a_pool_that_cannot_be_made_leaves_its_node_to_the_next(self):
+        out = self.output(
+            HEAD
+            + """
+import threading
+try:
+    Pool(Worker, threading.Lock())
+except TypeError as error:
+    print("pickle" in str(error), _node._own is not None)
+begun = _node._own.process.pid
+with Pool(Worker) as pool:
+    print(pool.map([1]), _node._own.process.pid == begun)
+"""
+        )
+        self.assertEqual(out, "True True\n[1] True\n")
+
+    def test_what_is_no_program_of_this_version_starts_no_node(self):
+        newer = "#!/bin/sh\n[ \"$1\" = --version ] && echo nodectl 99.0.0 || exit 2\n"
+        other = "#!/bin/sh\necho something else\n"
+        for text, said in ((newer, "is nodectl 99.0.0, and"), (other, "is no nodectl, and"), (None, "does not start: ")):
+            path = os.path.join(self.directory, "stand-in")
+            with open(path, "w") as file:
+                file.write(text or "")
+            os.chmod(path, 0o755 if text else 0o644)
+            self.env["NODECTL"] = path
+            out = self.output(HEAD + "try:\n    Pool(Worker)\nexcept nodectl.NodeError as error:\n    print(error)\n")
+            self.assertIn("%s %s" % (path, said), out)
+            self.assertIn("\nhint: ", out)
+
     def test_a_node_that_leaves_costs_no_result(self):
         out = self.output(
             HEAD

@@ -77,6 +77,9 @@ pub struct Cli {
     /// [default: ~/.local/share/nodectl, or node.data_dir].
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+    /// Does nothing unless this program is of that version: for packages that start it.
+    #[arg(long, global = true, hide = true, value_name = "VERSION", value_parser = [env!("CARGO_PKG_VERSION")])]
+    pub expect_version: Option<String>,
     #[command(subcommand)]
     pub command: Option<Command>,
 }

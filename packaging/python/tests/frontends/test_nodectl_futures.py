@@ -225,7 +225,10 @@ def test_a_call_that_takes_more_memory_than_it_has_is_tried_once(tmp_path):
     def take(path):
         with open(path, "a") as file:
             file.write("x")
-        return len(bytearray(400 << 20))
+        taken = bytearray(400 << 20)
+        # Until the node has looked.
+        time.sleep(30)
+        return len(taken)
 
     with pytest.raises(nodectl.WorkerLost, match="memory"):
         nodectl.remote(take, cpus=0.5, memory="150 MiB").remote(path).result()
