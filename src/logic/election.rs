@@ -531,4 +531,12 @@ impl State {
             .get(&job)
             .map(|coordinator| coordinator.epoch())
     }
+
+    /// Whether this node gives its claim on a job up if the files that its tasks are given do not
+    /// come.
+    pub fn may_give_up(&self, job: JobId) -> bool {
+        self.coordinators
+            .get(&job)
+            .is_some_and(|coordinator| coordinator.awaits_inputs())
+    }
 }

@@ -384,9 +384,14 @@ impl SimWorld {
         state.is_some_and(|state| state.core().members.my_info().leaving)
     }
 
+    /// Live disks that have a job, but for claims that count for nothing yet.
     pub fn spec_copies(&self, job: JobId) -> usize {
+        let may_give_up = |machine: &SimMachine| {
+            let state = machine.state.as_ref();
+            state.is_some_and(|state| state.may_give_up(job))
+        };
         self.present()
-            .filter(|machine| machine.disk.has_job(job))
+            .filter(|machine| machine.disk.has_job(job) && !may_give_up(machine))
             .count()
     }
 

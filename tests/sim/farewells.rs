@@ -54,9 +54,7 @@ impl SimWorld {
         } = farewell;
         let machine = &self.machines[by];
         // What a clock that has jumped says of earlier and later is of no use.
-        let plan = self.plan.machines.get(by);
-        let has_jumped = plan.is_none_or(|plan| plan.wall_ahead_ms != machine.wall_skew_ms);
-        let is_same = machine.life == life && !has_jumped && self.is_well(by, ACQUAINTED);
+        let is_same = machine.life == life && !machine.has_jumped && self.is_well(by, ACQUAINTED);
         let Some(state) = machine.state.as_ref().filter(|_| is_same) else {
             return;
         };

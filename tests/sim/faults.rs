@@ -79,6 +79,7 @@ impl SimWorld {
             SimFault::Jump { victim, seconds } => {
                 if let Some(node) = self.victim(victim) {
                     self.machines[node].wall_skew_ms += seconds * 1_000;
+                    self.machines[node].has_jumped = true;
                 }
             }
             SimFault::FullDisk { victim, lasts } => {

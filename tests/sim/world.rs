@@ -185,6 +185,8 @@ pub struct SimMachine {
     /// Everything takes so many times as long.
     pub slowness: u32,
     pub wall_skew_ms: i64,
+    /// Its wall clock has jumped, and perhaps back.
+    pub has_jumped: bool,
     pub mono_ahead: Duration,
     pub cores: u32,
     pub takes_work: bool,
@@ -314,6 +316,7 @@ impl SimWorld {
             stalled_until: Time(0),
             slowness: plan.slowness,
             wall_skew_ms: plan.wall_ahead_ms,
+            has_jumped: false,
             mono_ahead: Duration::from_millis(self.rng.random_range(0..1_000)),
             cores: plan.cores,
             takes_work: plan.takes_work,
