@@ -327,9 +327,10 @@ impl State {
         records: Vec<Arc<TaskRecord>>,
     ) {
         if self.coordinators.contains_key(&job) {
-            return self.with_coordinator(job, |coordinator, core, copy| {
+            self.with_coordinator(job, |coordinator, core, copy| {
                 coordinator.learned(core, &copy.lattice, from, chunk, records);
             });
+            return self.claim_if_outbid(job);
         }
         let Some(copy) = self.copies.get(&job) else {
             return;

@@ -146,14 +146,20 @@ impl State {
         if is_taken {
             self.touched.insert(job);
             let lost = coordinator.take_lost();
-            let next_epoch = coordinator.take_outbid();
             self.blobs_lost(lost);
             self.answer_submission_of(job);
-            if let Some(epoch) = next_epoch {
-                self.claim_once_more(job, epoch);
-            }
+            self.claim_if_outbid(job);
         }
         is_taken
+    }
+
+    /// Where a result without its files counts more than one that is whole, this node claims the
+    /// job in a later epoch, in which it accepts the whole one.
+    pub(super) fn claim_if_outbid(&mut self, job: JobId) {
+        let coordinator = self.coordinators.get_mut(&job);
+        if let Some(epoch) = coordinator.and_then(|coordinator| coordinator.take_outbid()) {
+            self.claim_once_more(job, epoch);
+        }
     }
 
     /// Files that a write waits for could not be had: they are asked for a few times more.

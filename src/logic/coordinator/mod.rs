@@ -182,8 +182,8 @@ pub struct Coordinator {
     results: results::ResultPipeline,
     /// Tasks of which this node's own results are to be accepted anew.
     anew: BTreeSet<TaskIndex>,
-    /// A result without its files counts more than this node's own, whole one, though both were
-    /// accepted in this epoch.
+    /// A result without its files counts more than a whole one, this node's own or another
+    /// holder's, though both were accepted in this epoch.
     outbid: bool,
     replicas: BTreeMap<NodeId, replicas::Replica>,
     progress: progress::Tracker,

@@ -165,7 +165,8 @@ impl Coordinator {
         taken
     }
 
-    /// A result that is to count more than one whose files are missing is accepted anew.
+    /// A result that is to count more than one whose files are missing is accepted anew, if need be
+    /// in a later epoch.
     pub(super) fn accept_anew(
         &mut self,
         me: NodeId,
@@ -181,12 +182,13 @@ impl Coordinator {
         };
         if is_wanted && record.is_done() {
             Arc::make_mut(&mut record).accepted = self.epoch();
+            self.outbid |= from != me && Cell::of(&record) < known;
         }
         record
     }
 
-    /// The epoch in which this node's own results count more than those that cannot be had: two
-    /// claims of one epoch each had the task done.
+    /// The epoch in which results that are whole somewhere count more than those that cannot be
+    /// had: two claims of one epoch each had the task done.
     pub fn take_outbid(&mut self) -> Option<u32> {
         let is_outbid = std::mem::take(&mut self.outbid);
         is_outbid.then(|| self.epoch().saturating_add(1))
