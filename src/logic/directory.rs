@@ -27,6 +27,8 @@ pub struct Directory {
     /// Jobs that this node claims, and whose specifications are not on its disk yet: nobody else is
     /// to hear of their heads, which are not in the digests.
     hidden: BTreeSet<JobId>,
+    /// Unfinished jobs that come after others.
+    followers: BTreeSet<JobId>,
 }
 
 impl Default for Directory {
@@ -36,6 +38,7 @@ impl Default for Directory {
             digests: vec![0; limits::HEADS_BUCKETS],
             removed: BTreeMap::new(),
             hidden: BTreeSet::new(),
+            followers: BTreeSet::new(),
         }
     }
 }
@@ -143,10 +146,14 @@ impl Directory {
 
     /// Jobs that unfinished ones come after, with one of those.
     pub fn needed(&self) -> BTreeMap<JobId, JobId> {
-        let unfinished = self.iter().filter(|head| !head.phase.is_ended());
-        unfinished
+        self.followers()
             .flat_map(|head| head.after.iter().map(|after| (*after, head.job)))
             .collect()
+    }
+
+    /// Unfinished jobs that come after others.
+    pub fn followers(&self) -> impl Iterator<Item = &JobHead> {
+        self.followers.iter().filter_map(|job| self.get(*job))
     }
 
     /// Forgets a job of which nobody else has heard.
@@ -154,6 +161,7 @@ impl Directory {
         self.toggle(job);
         let known = self.heads.remove(&job);
         self.hidden.remove(&job);
+        self.followers.remove(&job);
         known.map(|known| known.head)
     }
 
@@ -174,6 +182,10 @@ impl Directory {
         let job = head.job;
         self.toggle(job);
         let hash = hash(&head);
+        match head.phase.is_ended() || head.after.is_empty() {
+            true => self.followers.remove(&job),
+            false => self.followers.insert(job),
+        };
         let before = self.heads.insert(job, KnownHead { head, hash }.into());
         self.toggle(job);
         before.map(|known| known.head)

@@ -126,12 +126,9 @@ impl State {
         let copy = self.keeps_copy(head.job);
         self.executor.head_changed(&mut self.core, head, copy);
         self.answer_submission(head);
-        let is_follower = |it: &&JobHead| {
-            !it.phase.is_ended()
-                && it.after.contains(&head.job)
-                && self.coordinators.contains_key(&it.job)
-        };
-        let followers = self.core.directory.iter().filter(is_follower);
+        let is_ours =
+            |it: &&JobHead| it.after.contains(&head.job) && self.coordinators.contains_key(&it.job);
+        let followers = self.core.directory.followers().filter(is_ours);
         self.touched.extend(followers.map(|head| head.job));
         self.ask_again();
     }

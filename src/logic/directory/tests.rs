@@ -125,3 +125,35 @@ fn beyond_the_limit_known_jobs_stay_and_new_ones_are_not_taken_in() {
     assert!(directory.get(JobId(0)).is_some());
     assert!(directory.get(JobId(limits::MAX_JOBS as u64)).is_none());
 }
+
+#[test]
+fn followers_are_unfinished_jobs_that_come_after_others() {
+    let head = |job: u64, version, phase, after: &[u64]| JobHead {
+        job: JobId(job),
+        version,
+        phase,
+        after: after.iter().copied().map(JobId).collect(),
+        ..any_head()
+            .new_tree(&mut Default::default())
+            .expect("it draws one")
+            .current()
+    };
+    let mut directory = Directory::default();
+    let mut followers = |change: &dyn Fn(&mut Directory)| -> Vec<u64> {
+        change(&mut directory);
+        directory.followers().map(|head| head.job.0).collect()
+    };
+    let one = head(1, 1, Phase::Running, &[]);
+    let two = head(2, 1, Phase::Running, &[1]);
+    let ended = JobHead {
+        version: 2,
+        phase: Phase::Done,
+        ..two.clone()
+    };
+    assert_eq!(followers(&|it| drop(it.merge(one.clone()))), [0; 0]);
+    assert_eq!(followers(&|it| drop(it.merge(two.clone()))), [2]);
+    assert_eq!(followers(&|it| drop(it.merge(ended.clone()))), [0; 0]);
+    let three = head(3, 1, Phase::Running, &[1, 2]);
+    assert_eq!(followers(&|it| drop(it.merge(three.clone()))), [3]);
+    assert_eq!(followers(&|it| it.remove(JobId(3), 0)), [0; 0]);
+}
