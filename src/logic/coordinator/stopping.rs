@@ -5,8 +5,8 @@
 use super::Coordinator;
 use crate::{core::Core, election::LOOK_AROUND, io::Asker, lattice::Lattice, sweep::Trials};
 use nodectl_types::{
-    Answer, Attempt, MetricPoint, NodeId, Outcome, Phase, QueryError, Sweep, TaskIndex, TaskRecord,
-    Time, limits::QUERY_TIMEOUT,
+    Answer, Attempt, MetricPoint, NodeId, Outcome, QueryError, Sweep, TaskIndex, TaskRecord, Time,
+    limits::QUERY_TIMEOUT,
 };
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -101,7 +101,7 @@ impl Coordinator {
                 }
                 let mut head = self.head(core).clone();
                 // What it has lost meanwhile is not to be done again.
-                if head.phase == Phase::Done && !self.is_complete(core, lattice) {
+                if !head.is_cancelled() && !self.is_complete(core, lattice) {
                     head.cancelled = true;
                     self.publish(core, lattice, head);
                     head = self.head(core).clone();

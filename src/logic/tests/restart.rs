@@ -109,10 +109,19 @@ fn a_job_that_has_begun_does_not_wait_again_for_one_that_is_lost() {
     }
 }
 
-/// A job was done when its only other holder was lost with a result that this node lacks. Whoever
+/// A job had ended when its only other holder was lost with a result that this node lacks. Whoever
 /// cancels it then does not see it go on.
 #[test]
-fn a_done_job_that_lost_a_result_is_cancelled_for_good() {
+fn an_ended_job_that_lost_a_result_is_cancelled_for_good() {
+    for (phase, then) in [
+        (Phase::Done, Phase::Cancelled),
+        (Phase::Failed, Phase::Failed),
+    ] {
+        assert_cancelled_for_good(phase, then);
+    }
+}
+
+fn assert_cancelled_for_good(phase: Phase, then: Phase) {
     let mut state = State::new(Now::default(), info(1), config());
     let spec = JobSpec {
         repeat: 2,
@@ -124,7 +133,7 @@ fn a_done_job_that_lost_a_result_is_cancelled_for_good() {
         epoch: 1,
         version: 2,
         holder: me,
-        phase: Phase::Done,
+        phase,
         done: 2,
         ..JobHead::unclaimed(JOB, &spec, spec.hash())
     };
@@ -140,8 +149,5 @@ fn a_done_job_that_lost_a_result_is_cancelled_for_good() {
         |effect: &Effect| matches!(effect, Effect::Answer { answer, .. } if answer.is_ok());
     let answered = effects.iter().any(is_answered);
     let head = state.core().directory.get(JOB).expect("restored");
-    assert_eq!(
-        (head.phase, head.done, answered),
-        (Phase::Cancelled, 1, true)
-    );
+    assert_eq!((head.phase, head.done, answered), (then, 1, true));
 }

@@ -249,6 +249,10 @@ const SEEDS: &[(u64, &str)] = &[
         "a pool's host was connected to its new coordinator once, beyond a cut, and passed for alive for ever",
     ),
     (
+        3261825,
+        "a failed job that had lost results went on, though its cancellation was confirmed",
+    ),
+    (
         2927454,
         "a result that was whole elsewhere counted less than one of the same epoch whose files were lost",
     ),
