@@ -27,6 +27,11 @@ use std::{
 const BURST_MS: [u64; 6] = [0, 20, 60, 150, 400, 1000];
 /// Afterwards. `join` says whether it sees others after a little more than that.
 const PERIOD: Duration = Duration::from_millis(2500);
+/// So many nodes announce themselves that often. Of more each does so less often, though no less
+/// than every `LONGEST` periods, before others take it for gone: so that nodes do not spend their
+/// time on hearing each other.
+const OFTEN: u32 = 16;
+const LONGEST: u32 = 10;
 /// One node is answered once in this time, and all together `MAX_ANSWERS` times.
 const ANSWER_EVERY: Duration = Duration::from_secs(1);
 const MAX_ANSWERS: usize = 256;
@@ -49,6 +54,8 @@ struct Announcer {
     started: Instant,
     started_ms: u64,
     sent: usize,
+    /// When it is sent after the burst.
+    next: Instant,
     foreign: HashMap<u64, Instant>,
     /// How many the log was told of, and when.
     said: (usize, Option<Instant>),
@@ -75,6 +82,7 @@ pub fn start(shared: Arc<SwarmShared>, config: &NetConfig) {
     }
     let changes = shared.access.changes();
     let boot = beacon::draw();
+    let started = Instant::now();
     let announcer = Announcer {
         ciphers: ciphers(&shared, boot),
         changes,
@@ -83,9 +91,10 @@ pub fn start(shared: Arc<SwarmShared>, config: &NetConfig) {
         config: config.clone(),
         beacon: beacon.ok(),
         multicast: multicast.ok(),
-        started: Instant::now(),
+        started,
         started_ms: wall_ms(),
         sent: 0,
+        next: started + PERIOD,
         foreign: HashMap::new(),
         said: (0, None),
         answered: HashMap::new(),
@@ -148,15 +157,19 @@ impl Announcer {
     fn next_announcement(&self) -> Instant {
         match BURST_MS.get(self.sent) {
             Some(ms) => self.started + Duration::from_millis(*ms),
-            None => {
-                let periods = (self.sent - BURST_MS.len() + 1) as u32;
-                self.started + PERIOD * periods
-            }
+            None => self.next,
         }
     }
 
     async fn announce(&mut self) {
-        self.sent += 1;
+        match self.sent < BURST_MS.len() {
+            true => self.sent += 1,
+            // A machine that slept does not make up for every beat it missed.
+            false => {
+                let pause = pause_among(self.shared.session_count() + 1);
+                self.next = (self.next + pause).max(Instant::now());
+            }
+        }
         self.read_interfaces().await;
         let interfaces = self.shared.interfaces();
         self.follow_keys();
@@ -187,10 +200,6 @@ impl Announcer {
             );
         }
         self.count_foreign(Instant::now());
-        // A machine that slept does not make up for every beat it missed.
-        while self.sent > BURST_MS.len() && self.next_announcement() + PERIOD < Instant::now() {
-            self.sent += 1;
-        }
     }
 
     async fn read_interfaces(&self) {
@@ -337,6 +346,12 @@ impl Announcer {
     }
 }
 
+/// How long each of so many nodes waits before it announces itself again.
+fn pause_among(nodes: usize) -> Duration {
+    let periods = nodes as u32 / OFTEN;
+    PERIOD * periods.clamp(1, LONGEST)
+}
+
 /// Known peers hear nothing new from an answer, and nobody can make us flood somebody else.
 fn may_answer(
     shared: &SwarmShared,
@@ -391,4 +406,17 @@ fn candidates(beacon: &Beacon, from: SocketAddr, interfaces: &Interfaces) -> Vec
     let seen = (!link_local).then(|| SocketAddr::new(from.ip(), beacon.listen_port));
     // The address book tries the last first.
     said.chain(seen).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_nodes_announce_themselves_less_often_and_are_never_taken_for_gone() {
+        for (nodes, periods) in [(1, 1), (31, 1), (32, 2), (100, 6), (300, 10), (5_000, 10)] {
+            assert_eq!(pause_among(nodes), PERIOD * periods, "{nodes} nodes");
+        }
+        assert!(PERIOD * LONGEST < FOREIGN_TTL);
+    }
 }

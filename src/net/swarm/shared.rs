@@ -205,6 +205,11 @@ impl SwarmShared {
             .collect()
     }
 
+    pub fn session_count(&self) -> usize {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.len()
+    }
+
     /// A connected peer has that address.
     pub fn is_member_at(&self, ip: IpAddr) -> bool {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
