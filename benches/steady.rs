@@ -3,8 +3,8 @@
 //! killed; then one node is stopped (as if its machine were silent), and one is killed.
 //! `-- --nodes N` (8), `--busy N` (20), `--minutes N` (30).
 //!
-//! `-- --crowd N` (0): so many small nodes on this machine find each other, a tenth is killed at
-//! once, the rest leaves. `-- --simulated N` (1000): the same with cores alone, each turn of which
+//! `-- --crowd N` (0): so many small nodes on this machine find each other and run a job, a tenth is
+//! killed at once, the rest leaves. `-- --simulated N` (1000): the same with cores alone, each turn of which
 //! takes its time.
 
 #[path = "support/fleet.rs"]
@@ -24,7 +24,7 @@ use support::{
     api::{self, BenchApi},
     common::{
         cluster::{Cluster, Discovery},
-        job::write_job,
+        job::{run_to_end, write_job},
     },
     number, pause, proc, report, time_until, wait_for,
 };
@@ -279,6 +279,7 @@ fn real_crowd(size: usize) {
     let formed = time_until(begun, "all see all", || see(&apis, size));
     report::value("all see all after", formed.as_secs_f64(), "s", "");
     idle_costs(&cluster, &numbers);
+    run_everywhere(&cluster, size);
     let falsely = NodeLogs::read(&cluster, size).count(GONE);
     report::bar("members taken for dead", falsely as f64, 0.0, "", "");
     let (lost, left) = numbers.split_at(size.div_ceil(10));
@@ -303,6 +304,26 @@ fn real_crowd(size: usize) {
     report::value(
         "the rest has left after",
         ending.elapsed().as_secs_f64(),
+        "s",
+        "",
+    );
+}
+
+/// How long a job of some tasks a node takes.
+fn run_everywhere(cluster: &Cluster, nodes: usize) {
+    let (tasks, dir) = (10 * nodes, cluster.dir.path());
+    let text = format!("name = \"crowd\"\ncommand = [\"true\"]\nrepeat = {tasks}\n");
+    let begun = Instant::now();
+    let (code, said) = run_to_end(
+        cluster,
+        nodes - 1,
+        &write_job(dir, "crowd", &text),
+        &dir.join("crowd"),
+    );
+    assert_eq!(code, Some(0), "{said}");
+    report::value(
+        &format!("a job of {tasks} short tasks has ended after"),
+        begun.elapsed().as_secs_f64(),
         "s",
         "",
     );
