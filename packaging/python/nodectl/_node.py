@@ -301,7 +301,7 @@ class NodeProcess:
 
     @functools.cached_property
     def greeting(self) -> bytes:
-        """Its first line, which says that it answers; empty if it ended instead."""
+        """The first line of its output, which says that it answers; empty if it ended instead."""
         return self._read_line()
 
     def wait_for_gpus(self) -> None:
