@@ -4,8 +4,8 @@
 //! `-- --nodes N` (8), `--busy N` (20), `--minutes N` (30).
 //!
 //! `-- --crowd N` (0): so many small nodes on this machine find each other and run a job, a tenth is
-//! killed at once, the rest leaves. `-- --simulated N` (1000): the same with cores alone, each turn of which
-//! takes its time.
+//! killed at once, the rest leaves. `-- --simulated N` (1000): so many cores alone, each turn of
+//! which takes its time, do the same but for the job.
 
 #[path = "support/fleet.rs"]
 mod fleet;

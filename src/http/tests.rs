@@ -198,13 +198,18 @@ async fn errors_of_the_node_become_status_codes() {
     }
 }
 
-#[tokio::test]
-async fn a_job_is_submitted_as_postcard_and_as_json() {
-    let node = FakeNode::start(|query| match query {
+/// A node that takes every job, as the seventh.
+async fn takes_jobs() -> FakeNode {
+    FakeNode::start(|query| match query {
         Query::Submit { .. } => Ok(Answer::Submitted { job: JobId(7) }),
         _ => Err(QueryError::Leaving),
     })
-    .await;
+    .await
+}
+
+#[tokio::test]
+async fn a_job_is_submitted_as_postcard_and_as_json() {
+    let node = takes_jobs().await;
     assert_eq!(
         node.client
             .submit(&draft("p"), &key(), 0)
@@ -352,8 +357,13 @@ async fn a_bad_submission_is_refused_and_says_why() {
 
 /// POST /v1/jobs by hand: status and the text of the answer.
 async fn raw_post(node: &FakeNode, kind: &str, body: &[u8]) -> (u16, String) {
+    raw_post_with(node, &format!("content-type: {kind}"), body).await
+}
+
+/// As `raw_post`, with these headers.
+async fn raw_post_with(node: &FakeNode, headers: &str, body: &[u8]) -> (u16, String) {
     let head = format!(
-        "POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        "POST /v1/jobs HTTP/1.1\r\nhost: x\r\n{headers}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         body.len()
     );
     raw(node, &[head.as_bytes(), body].concat()).await
@@ -661,13 +671,9 @@ async fn a_key_makes_a_submission_the_same_job() {
 
 #[tokio::test]
 async fn a_submission_says_how_often_it_was_asked_for_before() {
-    let node = FakeNode::start(|query| match query {
-        Query::Submit { .. } => Ok(Answer::Submitted { job: JobId(7) }),
-        _ => Err(QueryError::Leaving),
-    })
-    .await;
+    let node = takes_jobs().await;
     node.client.submit(&draft("p"), &key(), 3).await.unwrap();
-    let is_third = |query: &Query| {
+    let said = |query: &Query| {
         matches!(
             query,
             Query::Submit {
@@ -676,11 +682,10 @@ async fn a_submission_says_how_often_it_was_asked_for_before() {
             }
         )
     };
-    assert!(node.asked.lock().unwrap().iter().any(is_third));
-    let head = "POST /v1/jobs HTTP/1.1\r\nhost: x\r\nnodectl-asked-before: twice\r\n\
-        content-type: application/json\r\ncontent-length: 34\r\nconnection: close\r\n\r\n";
-    let body = r#"{"name": "j", "command": ["true"]}"#;
-    let (status, text) = raw(&node, format!("{head}{body}").as_bytes()).await;
+    assert!(node.asked.lock().unwrap().iter().any(said));
+    let headers = "content-type: application/json\r\nnodectl-asked-before: twice";
+    let body = br#"{"name": "j", "command": ["true"]}"#;
+    let (status, text) = raw_post_with(&node, headers, body).await;
     assert_eq!(status, 400, "{text}");
     assert!(
         text.contains("the header Nodectl-Asked-Before is not a number"),

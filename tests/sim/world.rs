@@ -185,7 +185,7 @@ pub struct SimMachine {
     /// Everything takes so many times as long.
     pub slowness: u32,
     pub wall_skew_ms: i64,
-    /// Its wall clock has jumped, and perhaps back.
+    /// The machine's wall clock has jumped, and perhaps back.
     pub has_jumped: bool,
     pub mono_ahead: Duration,
     pub cores: u32,
